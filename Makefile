@@ -1,0 +1,53 @@
+# What you can do here:  make demo | test | lab | lint | bench | clean
+# The first use makes a virtual environment in .venv and installs into it. Another Python: make demo PYTHON=python3.12
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := $(VENV)/.installed-demo
+ALL := $(VENV)/.installed-all
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable
+
+.PHONY: help demo test lab lint bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n '1s/^# //p' Makefile
+
+demo: $(DEMO)
+	$(BIN)/cabw-viz demo
+
+test: $(ALL)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lab: $(ALL)
+	$(BIN)/jupyter lab notebooks
+
+lint: $(ALL)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(ALL)
+	@set -e; for file in benchmarks/bench_*.py; do \
+	  test -e "$$file" || { echo "benchmarks/ holds no bench_*.py"; exit 1; }; \
+	  echo "== $$file"; $(BIN)/python "$$file"; \
+	done
+
+clean:
+	rm -rf $(VENV) reports cabw-viz-demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) '.[examples]'
+	@touch $@
+
+$(ALL): pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) '.[examples,test,dev,lab]'
+	@touch $(DEMO) $@
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and "cabw_viz needs Python 3.10 or newer, and $(PYTHON) is %d.%d. Try: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12" % v[:2])'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }

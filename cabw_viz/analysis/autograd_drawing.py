@@ -1,0 +1,264 @@
+"""The drawing with a box for each autograd node."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, counted, problem_of
+from cabw_viz.analysis.flow import (
+    AFTER,
+    BEFORE,
+    ON_TENSORS,
+    Entering,
+    Source,
+    hooked_input,
+    hooks_of,
+    incoming,
+    reached,
+)
+from cabw_viz.record.kinds import GraphKind
+from cabw_viz.record.model import AutogradNode, CaptureRecord, Hook, Leaf
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where an arrow will start whose end is not drawn yet."""
+
+    box: str
+    tooltip: str = ""
+
+
+@dataclass
+class _Sketch:
+    """A drawing in the making."""
+
+    record: CaptureRecord
+    boxes: list[Box] = field(default_factory=list)
+    arrows: list[Arrow] = field(default_factory=list)
+    clusters: list[Cluster] = field(default_factory=list)
+
+    def through(self, starts: list[_Start], box: Box) -> list[_Start]:
+        """Lead the gradients into a box; its gradient goes on from there."""
+        self.boxes.append(box)
+        self.lead(starts, box.id)
+        return [_Start(box.id)]
+
+    def lead(self, starts: list[_Start], target: str, label: str = "") -> None:
+        """Draw the arrows from where the gradients are into a box."""
+        self.arrows += [Arrow(start.box, target, label, start.tooltip) for start in starts]
+
+
+def draw_autograd(record: CaptureRecord) -> Drawing:
+    """Draw every autograd node, with the gradient sums and the hooks between them."""
+    sketch, entering = _Sketch(record), incoming(record)
+    returned = _returned_before(record)
+    for node in record.autograd_nodes:
+        _draw_node(sketch, node, entering.get(node.number, {}), returned.get(node.number, []))
+    return Drawing(
+        "autograd",
+        call_title(record),
+        _facts(record, sketch),
+        tuple(sketch.boxes),
+        tuple(sketch.arrows),
+        tuple(sketch.clusters),
+        problem_of(record),
+    )
+
+
+def node_tooltip(record: CaptureRecord, node: AutogradNode) -> str:
+    """All that the record says of an autograd node in a few words."""
+    parts = [
+        f"{record.label(node)} #{node.number}, {node.kind}",
+        f"{counted(node.inputs, 'gradient')} in, {node.outputs} out",
+        counted(len(node.graph_nodes), "graph node"),
+    ]
+    if record.failure is not None and record.failure.autograd_node == node.number:
+        parts.append(problem_of(record))
+    return "; ".join(parts)
+
+
+def autograd_box(record: CaptureRecord, node: AutogradNode) -> Box:
+    """The box of an autograd node; that of an accumulation is headed by the names of its leaf."""
+    leaf = None if node.leaf is None else record.leaves[node.leaf]
+    kind: BoxKind = "returned" if leaf is not None and leaf.output is not None else node.kind
+    stopped = record.failure is not None and record.failure.autograd_node == node.number
+    return Box(
+        f"n{node.number}",
+        kind,
+        node.name if leaf is None else leaf.label,
+        _details(record, node, leaf),
+        node.number,
+        tooltip=node_tooltip(record, node),
+        state="failed" if stopped else _state(record, node),
+    )
+
+
+def _state(record: CaptureRecord, node: AutogradNode) -> Literal["", "unreached"]:
+    return "" if reached(record, node) else "unreached"
+
+
+def _details(record: CaptureRecord, node: AutogradNode, leaf: Leaf | None) -> tuple[str, ...]:
+    lines = []
+    if leaf is not None and leaf.output is not None:
+        lines.append(f"returned as result {leaf.output}")
+    if node.kind == "aot_backward":
+        lines.append(counted(_count(record, node, "aot_op"), "op") + " of a compiled region")
+    if record.failure is not None and record.failure.autograd_node == node.number:
+        lines.append(f"stopped here: {record.failure.type}")
+    return tuple(lines)
+
+
+def _count(record: CaptureRecord, node: AutogradNode, kind: GraphKind) -> int:
+    return sum(record.graph_nodes[ordinal].kind == kind for ordinal in node.graph_nodes)
+
+
+def _draw_node(sketch: _Sketch, node: AutogradNode, entering: Entering, returned: list[Leaf]) -> None:
+    """Draw a node from where its gradients come from to where its own can be fetched."""
+    fed = {index: _summed(sketch, node, index, sources) for index, sources in entering.items()}
+    whole = _tensor_hooks(sketch, node, entering, fed)
+    for leaf in returned:  # the engine takes them between the hooks on tensors and the others
+        sketch.through(fed.get(leaf.input, []), _returned_box(sketch.record, node, leaf))
+    pre_hooks = whole + [(place, hook) for place, hook in hooks_of(node, BEFORE) if hook.kind not in ON_TENSORS]
+    if pre_hooks:
+        starts = [start for starts in fed.values() for start in starts]
+        for place, hook in pre_hooks:
+            starts = sketch.through(starts, _hook_box(sketch.record, node, place, hook))
+        fed = {0: starts}
+    starts = _draw_body(sketch, node, fed)
+    for place, hook in hooks_of(node, AFTER):
+        starts = sketch.through(starts, _hook_box(sketch.record, node, place, hook))
+
+
+def _summed(sketch: _Sketch, node: AutogradNode, index: int, sources: list[Source]) -> list[_Start]:
+    starts = [_Start(_exit(sketch.record.by_number[s.number]), _route(sketch.record, node, index, s)) for s in sources]
+    if len(starts) == 1:
+        return starts
+    box = Box(
+        f"n{node.number}_sum_{index}",
+        "gradient_sum",
+        "+",
+        tooltip=f"the sum of {len(starts)} gradients, input {index} of {sketch.record.label(node)} #{node.number}",
+        state=_state(sketch.record, node),
+    )
+    return sketch.through(starts, box)
+
+
+def _route(record: CaptureRecord, node: AutogradNode, index: int, source: Source) -> str:
+    producer = record.by_number[source.number]
+    return (
+        f"output {source.output} of {producer.name} #{producer.number} "
+        f"to input {index} of {record.label(node)} #{node.number}"
+    )
+
+
+def _exit(node: AutogradNode) -> str:
+    """The box at which a node's gradients can be fetched: the last hook after it, or the end of the node itself."""
+    hooks = hooks_of(node, AFTER)
+    if hooks:
+        return f"n{node.number}_hook_{hooks[-1][0]}"
+    return f"n{node.number}_epilogue" if node.kind == "copy_slices" else f"n{node.number}"
+
+
+def _tensor_hooks(
+    sketch: _Sketch, node: AutogradNode, entering: Entering, fed: dict[int, list[_Start]]
+) -> list[tuple[int, Hook]]:
+    """Draw the hooks on tensors, each on its input; give back those of which the input is not known."""
+    unknown = []
+    for place, hook in hooks_of(node, BEFORE):
+        if hook.kind not in ON_TENSORS:
+            continue
+        index = hooked_input(sketch.record, node, hook, entering)
+        if index is None:
+            unknown.append((place, hook))
+        else:
+            fed[index] = sketch.through(fed[index], _hook_box(sketch.record, node, place, hook))
+    return unknown
+
+
+def _hook_box(record: CaptureRecord, node: AutogradNode, place: int, hook: Hook) -> Box:
+    at = f" at {hook.where}" if hook.where else ""
+    return Box(
+        f"n{node.number}_hook_{place}",
+        "hook",
+        hook.name,
+        (hook.kind,),
+        tooltip=f"{hook.kind} {hook.name}{at}, on {record.label(node)} #{node.number}",
+        state=_state(record, node),
+    )
+
+
+def _draw_body(sketch: _Sketch, node: AutogradNode, fed: dict[int, list[_Start]]) -> list[_Start]:
+    """Draw the node itself and what enters it; give back where its gradients leave it."""
+    box = autograd_box(sketch.record, node)
+    if node.kind == "copy_slices":
+        return _draw_copy_slices(sketch, node, box, [start for starts in fed.values() for start in starts])
+    sketch.boxes.append(box)
+    for index, starts in fed.items():
+        sketch.lead(starts, box.id, f"input {index}" if len(fed) > 1 else "")
+    for place, hook in hooks_of(node, ("unpack_hook",)):
+        unpack = _hook_box(sketch.record, node, place, hook)
+        sketch.boxes.append(unpack)
+        sketch.arrows.append(Arrow(unpack.id, box.id, tooltip="a saved tensor", faint=True))
+    return [_Start(box.id)]
+
+
+def _draw_copy_slices(sketch: _Sketch, node: AutogradNode, box: Box, starts: list[_Start]) -> list[_Start]:
+    """A frame with what becomes of the view's gradient inside, and the rest of the base's beside it."""
+    frame = f"cluster_n{node.number}"
+    sketch.clusters.append(Cluster(frame, "copy_slices", node.name, node.number))
+
+    def part(suffix: str, title: str, tooltip: str) -> Box:
+        return Box(box.id + suffix, "copy_slices", title, cluster=frame, tooltip=tooltip, state=box.state)
+
+    prologue = part("_prologue", "prologue", "splits the view's part off the gradient of the base")
+    epilogue = part("_epilogue", "epilogue", "puts the view's part back into the gradient of the base")
+    inner = replace(box, title=inner_function(sketch.record, node), cluster=frame)
+    starts = sketch.through(sketch.through(starts, prologue), inner)
+    return sketch.through([*starts, _Start(prologue.id, "the gradient of the base")], epilogue)
+
+
+def inner_function(record: CaptureRecord, node: AutogradNode) -> str:
+    """Name of the function that CopySlices wraps, as far as the trace got to it."""
+    for ordinal in node.graph_nodes:
+        if record.graph_nodes[ordinal].kind == "backward_call":
+            return short_target(record.graph_nodes[ordinal].target)
+    return "function"
+
+
+def short_target(target: str) -> str:
+    """A call's target without its namespace: `CopyBackwards` of `torch::autograd::CopyBackwards`."""
+    return target.rpartition("::")[2].removeprefix("ops.")
+
+
+def _returned_before(record: CaptureRecord) -> dict[int, list[Leaf]]:
+    """The gradients that the call returns as they enter a node, by its number; accumulations apart."""
+    found: dict[int, list[Leaf]] = defaultdict(list)
+    for leaf in record.leaves:
+        node = None if leaf.autograd_node is None else record.by_number.get(leaf.autograd_node)
+        if leaf.output is not None and node is not None and node.leaf is None:
+            found[node.number].append(leaf)
+    return found
+
+
+def _returned_box(record: CaptureRecord, node: AutogradNode, leaf: Leaf) -> Box:
+    return Box(
+        f"returned_{leaf.output}",
+        "returned",
+        leaf.label,
+        (f"returned as result {leaf.output}",),
+        tooltip=f"the gradient of {leaf.label}, as it enters {node.name} #{node.number}",
+        state=_state(record, node),
+    )
+
+
+def _facts(record: CaptureRecord, sketch: _Sketch) -> tuple[str, ...]:
+    sums = sum(box.kind == "gradient_sum" for box in sketch.boxes)
+    hooks = sum(len(node.hooks) for node in record.autograd_nodes)
+    unreached = sum(not reached(record, node) for node in record.autograd_nodes)
+    facts = [counted(len(record.autograd_nodes), "autograd node"), counted(len(record.graph_nodes), "graph node")]
+    facts += [counted(sums, "gradient sum")] if sums else []
+    facts += [counted(hooks, "hook")] if hooks else []
+    facts += [f"{unreached:,} not reached"] if unreached else []
+    return tuple(facts)

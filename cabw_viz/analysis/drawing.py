@@ -1,0 +1,103 @@
+"""A drawing of a backward as plain data: what to draw, not yet how it looks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from cabw_viz.record.kinds import AutogradKind
+from cabw_viz.record.model import CaptureRecord
+
+Level = Literal["autograd", "fx"]
+"""`autograd`: a box for each autograd node. `fx`: a box for each node of the captured graph."""
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+BoxKind = Literal[
+    AutogradKind,
+    "gradient_sum",
+    "hook",
+    "returned",  # a gradient that the call returns instead of accumulating it
+    "validate_outputs",
+    "plumbing",  # carries values, computes nothing
+    "other",
+]
+
+BOX_KINDS: tuple[BoxKind, ...] = get_args(BoxKind)
+
+
+@dataclass(frozen=True)
+class Box:
+    """One node of a drawing."""
+
+    id: str
+    kind: BoxKind
+    title: str
+    details: tuple[str, ...] = ()
+    """Smaller lines under the title."""
+    number: int | None = None
+    """NodeCall number of the autograd node that it is, or belongs to."""
+    cluster: str | None = None
+    tooltip: str = ""
+    state: Literal["", "failed", "unreached"] = ""
+    """Where a failed trace stopped, and what it did not come to."""
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A value on its way from one box to another."""
+
+    source: str
+    target: str
+    label: str = ""
+    tooltip: str = ""
+    faint: bool = False
+    """Not a gradient on its way: a saved tensor that a hook unpacks, a step that the trace did not take."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A frame around the boxes of one autograd node."""
+
+    id: str
+    kind: BoxKind
+    title: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Boxes in the order in which they run, arrows between them, frames around some of them."""
+
+    level: Level
+    title: str
+    facts: tuple[str, ...]
+    """Counts: what is drawn, and what is left out."""
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    clusters: tuple[Cluster, ...] = ()
+    problem: str = ""
+    """What stopped the trace."""
+
+    @property
+    def kinds(self) -> dict[BoxKind, int]:
+        """How many boxes there are of each kind that occurs, in the order of `BOX_KINDS`."""
+        counts = Counter(box.kind for box in self.boxes)
+        return {kind: counts[kind] for kind in BOX_KINDS if counts[kind]}
+
+
+def call_title(record: CaptureRecord) -> str:
+    """The call in a few words: `backward at train.py:12`."""
+    where = record.call.where.replace("\\", "/").rpartition("/")[2]
+    return f"{record.call.function} at {where}" if where else record.call.function
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 hook`, `1,204 graph nodes`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def problem_of(record: CaptureRecord) -> str:
+    """What stopped the trace, in one sentence; empty where nothing did."""
+    return "" if record.failure is None else f"The trace stopped: {record.failure}"

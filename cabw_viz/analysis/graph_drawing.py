@@ -1,0 +1,193 @@
+"""The drawing with a box for each node of the captured graph."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+from cabw_viz.analysis.autograd_drawing import autograd_box, inner_function, short_target
+from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, counted, problem_of
+from cabw_viz.analysis.flow import incoming
+from cabw_viz.record.kinds import PLUMBING, GraphKind
+from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode
+
+BOX_KIND_OF: dict[GraphKind, BoxKind] = {
+    "aot_op": "aot_backward",
+    "copy_slices_prologue": "copy_slices",
+    "copy_slices_epilogue": "copy_slices",
+    "validate_outputs": "validate_outputs",
+    "gradient_sum": "gradient_sum",
+    "hook": "hook",
+    "unpack_hook": "hook",
+    "accumulate_grad": "accumulate_grad",
+    "other": "other",
+}
+"""How graph nodes are drawn; a backward call is drawn as its autograd node, the rest as plumbing."""
+
+SHOWN_INPUTS = 3
+"""So many lifted inputs are named in the box that reads them; of the others the number is given."""
+
+FRAMED = 3
+"""An autograd node that became so many visible graph nodes gets a frame around them."""
+
+
+def draw_graph(record: CaptureRecord, *, plumbing: bool = False) -> Drawing:
+    """Draw the captured graph.
+
+    Args:
+        record: The capture to draw.
+        plumbing: Draw the nodes that only carry values too. Otherwise arrows lead through them, and lifted
+            inputs are named in the boxes that read them.
+    """
+    shown = [node for node in record.graph_nodes if plumbing or node.kind not in PLUMBING]
+    frames = _frames(record, shown)
+    lifted = {} if plumbing else _lifted_texts(record)
+    origins = _origins(record, plumbing=plumbing)
+    boxes = [_box(record, node, _named_inputs(node, lifted), frames) for node in shown]
+    arrows = [arrow for node in shown for arrow in _arrows(record, node, origins)]
+    if not plumbing:
+        _add_returned(record, origins, boxes, arrows)
+    _add_failed(record, shown, boxes, arrows)
+    facts = _facts(record, len(shown), plumbing=plumbing)
+    clusters = tuple(frames.values())
+    return Drawing("fx", call_title(record), facts, tuple(boxes), tuple(arrows), clusters, problem_of(record))
+
+
+def _origins(record: CaptureRecord, *, plumbing: bool) -> list[int | None]:
+    """For each graph node the visible one from which its value comes; None for a value from outside the graph."""
+    found: list[int | None] = []
+    for node in record.graph_nodes:
+        if plumbing or node.kind not in PLUMBING:
+            found.append(node.ordinal)
+        elif node.kind == "getitem" and node.inputs and node.inputs[0] < node.ordinal:
+            found.append(found[node.inputs[0]])
+        else:
+            found.append(None)
+    return found
+
+
+def _lifted_texts(record: CaptureRecord) -> dict[int, str]:
+    """What to call each lifted tensor, by the graph node that takes it in."""
+    return {
+        lifted.graph_node: f"{' = '.join(lifted.names) or f'inputs[{lifted.index}]'} {lifted.shape}"
+        for lifted in record.inputs
+    }
+
+
+def _named_inputs(node: GraphNode, lifted: dict[int, str]) -> tuple[str, ...]:
+    names = [lifted[ordinal] for ordinal in node.inputs if ordinal in lifted]
+    more = len(names) - SHOWN_INPUTS
+    return tuple(names) if more <= 0 else (*names[:SHOWN_INPUTS], f"and {counted(more, 'more input')}")
+
+
+def _frames(record: CaptureRecord, shown: list[GraphNode]) -> dict[int, Cluster]:
+    """Frames around the autograd nodes that became several visible graph nodes, by their number."""
+    sizes = Counter(node.autograd_node for node in shown if _in_frame(node))
+    return {
+        node.number: Cluster(f"cluster_n{node.number}", node.kind, record.label(node), node.number)
+        for node in record.autograd_nodes
+        if sizes[node.number] >= FRAMED
+    }
+
+
+def _in_frame(node: GraphNode) -> bool:
+    """Whether a graph node belongs inside the frame of its autograd node; a sum lies between several."""
+    return node.kind != "gradient_sum" and node.kind not in PLUMBING
+
+
+def _box(record: CaptureRecord, node: GraphNode, named: tuple[str, ...], frames: dict[int, Cluster]) -> Box:
+    owner = None if node.autograd_node is None else record.by_number.get(node.autograd_node)
+    frame = frames.get(owner.number) if owner is not None and _in_frame(node) else None
+    title, details = _words(record, node, owner, named)
+    return Box(
+        f"g{node.ordinal}",
+        _box_kind(node, owner),
+        title,
+        details,
+        None if owner is None or frame is not None or node.kind == "gradient_sum" else owner.number,
+        None if frame is None else frame.id,
+        f"{node.name} = {node.target}{node.arguments}" if node.op != "placeholder" else node.name,
+    )
+
+
+def _box_kind(node: GraphNode, owner: AutogradNode | None) -> BoxKind:
+    """A call of a node is drawn as that node; GraphRoot calls nothing, but the check of the roots' gradients is its."""
+    if owner is not None and (node.kind == "backward_call" or owner.kind == "graph_root"):
+        return owner.kind
+    return BOX_KIND_OF.get(node.kind, "plumbing")
+
+
+def _words(
+    record: CaptureRecord, node: GraphNode, owner: AutogradNode | None, named: tuple[str, ...]
+) -> tuple[str, tuple[str, ...]]:
+    """Title and smaller lines of a graph node."""
+    if node.kind == "gradient_sum":
+        return "+", ()
+    if node.kind == "accumulate_grad" and owner is not None and owner.leaf is not None:
+        leaf = record.leaves[owner.leaf]
+        return leaf.label, tuple(text for text in named if not text.startswith(leaf.label))  # an old .grad stays
+    if node.kind in {"hook", "unpack_hook"} and owner is not None:
+        hook = next((hook for hook in owner.hooks if hook.graph_node == node.ordinal), None)
+        return (node.target, ()) if hook is None else (hook.name, (hook.kind,))
+    if node.kind == "backward_call" and owner is not None:
+        return (inner_function(record, owner) if owner.kind == "copy_slices" else owner.name), named
+    if node.kind in PLUMBING:
+        return node.name, ()
+    return short_target(node.target), named
+
+
+def _arrows(record: CaptureRecord, node: GraphNode, origins: list[int | None]) -> list[Arrow]:
+    """The arrows into a graph node, one from each box; into a sum, one for each summand."""
+    carried: dict[int, list[GraphNode]] = defaultdict(list)
+    for ordinal in node.inputs:
+        origin = origins[ordinal]
+        if origin is not None:
+            carried[origin].append(record.graph_nodes[ordinal])
+    faint = node.kind == "unpack_hook"
+    found = []
+    for origin, values in carried.items():
+        groups = [[value] for value in values] if node.kind == "gradient_sum" else [values]
+        for group in groups:
+            tooltip = f"{', '.join(value.name for value in group)} to {node.name}"
+            found.append(Arrow(f"g{origin}", f"g{node.ordinal}", "", tooltip, faint))
+    return found
+
+
+def _returned_values(record: CaptureRecord) -> dict[int, int]:
+    """Ordinals of the graph nodes whose values the graph returns, by their place among the results."""
+    last = record.graph_nodes[-1] if record.graph_nodes else None
+    if last is None or last.kind != "output":
+        return {}
+    by_name = {record.graph_nodes[ordinal].name: ordinal for ordinal in last.inputs}
+    names = re.findall(r"[^\W\d]\w*", last.arguments)  # the results are names of graph nodes, or None
+    return {place: by_name[name] for place, name in enumerate(names) if name in by_name}
+
+
+def _add_returned(record: CaptureRecord, origins: list[int | None], boxes: list[Box], arrows: list[Arrow]) -> None:
+    """A box for each gradient that the graph returns, in the place of the folded output node."""
+    names = {leaf.output: leaf.label for leaf in record.leaves}
+    for place, ordinal in sorted(_returned_values(record).items()):
+        title = names.get(place, record.graph_nodes[ordinal].name)
+        boxes.append(Box(f"returned_{place}", "returned", title, (f"returned as result {place}",), tooltip=title))
+        if origins[ordinal] is not None:
+            arrows.append(Arrow(f"g{origins[ordinal]}", f"returned_{place}", tooltip=title))
+
+
+def _add_failed(record: CaptureRecord, shown: list[GraphNode], boxes: list[Box], arrows: list[Arrow]) -> None:
+    """A box for the autograd node at which the trace stopped, after the boxes that its gradients come from."""
+    number = None if record.failure is None else record.failure.autograd_node
+    if number is None or number not in record.by_number:
+        return
+    boxes.append(autograd_box(record, record.by_number[number]))
+    last = {node.autograd_node: node.ordinal for node in shown}  # later ones overwrite: the last graph node of each
+    sources = {s.number for sources in incoming(record).get(number, {}).values() for s in sources} | {number}
+    arrows += [Arrow(f"g{last[s]}", f"n{number}", faint=True) for s in sorted(sources) if s in last]
+
+
+def _facts(record: CaptureRecord, shown: int, *, plumbing: bool) -> tuple[str, ...]:
+    total = len(record.graph_nodes)
+    drawn = counted(total, "graph node") if plumbing else f"{shown:,} of {counted(total, 'graph node')}"
+    facts = [drawn, counted(len(record.autograd_nodes), "autograd node")]
+    facts += [counted(len(record.inputs), "lifted input")] if record.inputs else []
+    facts += [counted(len(record.sizes), "lifted size")] if record.sizes else []
+    return tuple(facts)

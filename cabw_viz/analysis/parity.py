@@ -1,0 +1,50 @@
+"""What a comparison of gradients comes to."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from cabw_viz.record.comparison import Comparison, GradientComparison
+from cabw_viz.record.kinds import GOOD, SEVERITY, Verdict
+
+
+def ok(comparison: Comparison) -> bool:
+    """Whether every gradient agrees. A comparison without gradients shows nothing, and is not ok."""
+    return bool(comparison.rows) and all(row.verdict in GOOD for row in comparison.rows)
+
+
+def worst(comparison: Comparison) -> GradientComparison | None:
+    """The gradient with the worst verdict and, of those, the largest error; the first of equals; None of none."""
+    return max(comparison.rows, key=_badness, default=None)
+
+
+def _badness(row: GradientComparison) -> tuple[int, float, float]:
+    return SEVERITY.index(row.verdict), _error(row.max_rel_err), _error(row.max_abs_err)
+
+
+def _error(error: float | None) -> float:
+    """An error to sort by: NaN is the largest, an error that does not exist the smallest."""
+    if error is None:
+        return -1.0
+    return math.inf if math.isnan(error) else error
+
+
+def counts(comparison: Comparison) -> dict[Verdict, int]:
+    """How many gradients have each verdict that occurs, from harmless to worst."""
+    found = Counter(row.verdict for row in comparison.rows)
+    return {verdict: found[verdict] for verdict in SEVERITY if found[verdict]}
+
+
+def summary(comparison: Comparison) -> str:
+    """The outcome in one sentence, such as `All 4 gradients agree: 4 bitwise`."""
+    total = len(comparison.rows)
+    if not total:
+        return "No gradients were compared, so nothing is shown."
+    listed = ", ".join(f"{count:,} {verdict}" for verdict, count in counts(comparison).items())
+    bad = sum(row.verdict not in GOOD for row in comparison.rows)
+    if not bad:
+        return f"All {total:,} gradients agree: {listed}." if total > 1 else f"The one gradient agrees: {listed}."
+    first = worst(comparison)
+    assert first is not None
+    return f"{bad:,} of {total:,} gradients differ, worst {first.name}: {listed}."

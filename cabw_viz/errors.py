@@ -1,0 +1,24 @@
+"""The errors and warnings of the package."""
+
+
+class CabwError(Exception):
+    """An error whose message says what was seen, what was expected and what to try.
+
+    Args:
+        seen: what was found, one sentence without the final stop.
+        expected: what would have been right.
+        try_: what the reader can do about it.
+    """
+
+    def __init__(self, seen: str, *, expected: str = "", try_: str = "") -> None:
+        self.seen, self.expected, self.try_ = seen, expected, try_
+        parts = [f"{seen}."]
+        if expected:
+            parts.append(f"Expected: {expected}.")
+        if try_:
+            parts.append(f"Try: {try_}.")
+        super().__init__("\n".join(parts))
+
+
+class CabwWarning(UserWarning):
+    """Something of ours failed inside a user's backward; the backward itself was left unharmed."""

@@ -1,0 +1,1 @@
+"""Plain data about backwards: frozen, without torch, numbered instead of pointing."""

@@ -1,0 +1,41 @@
+"""The outcome of comparing gradients, as plain data; every comparison of the package ends in these two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cabw_viz.record.kinds import Verdict
+
+
+@dataclass(frozen=True)
+class GradientComparison:
+    """One gradient, seen from a reference and from a candidate."""
+
+    name: str
+    verdict: Verdict
+    max_abs_err: float | None
+    """Largest absolute difference; None where the two cannot be subtracted."""
+    max_rel_err: float | None
+    """Largest absolute difference divided by the largest absolute value of the reference; None as above."""
+    shape: tuple[int, ...]
+    dtype: str
+    elements: int = 0
+    mismatched: int = 0
+    """How many elements lie outside the tolerance."""
+    note: str = ""
+    """What else there is to say: which metadata differ, on which side the values are not finite."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Gradients of one backward, compared one by one."""
+
+    reference: str
+    """What the reference is, in words: `your own eager run`."""
+    candidate: str
+    """What is held against it, in words."""
+    rows: tuple[GradientComparison, ...]
+    tolerances: tuple[tuple[str, float, float], ...] = ()
+    """(dtype, rtol, atol) in use, one for each dtype met."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know beside the rows: hooks that ran again, hooks left out."""

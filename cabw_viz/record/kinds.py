@@ -1,0 +1,49 @@
+"""The fixed words of the record."""
+
+from typing import Literal, get_args
+
+AutogradKind = Literal[
+    "graph_root", "builtin", "custom_function", "cpp_function", "copy_slices", "aot_backward", "accumulate_grad"
+]
+"""What an autograd node is: the engine's root; a node of PyTorch's own; a Python `autograd.Function`; a C++ one;
+an in-place write to a view; the backward of a compiled region; the accumulation into a leaf's `.grad`."""
+
+GraphKind = Literal[
+    "placeholder",  # inputs, sizes, scalars, hooks, packed_data
+    "lifted_input",  # inputs[i]
+    "lifted_size",  # sizes[i], and its unwrapping to an int
+    "lifted_scalar",  # scalars[i]
+    "lifted_object",  # hooks[i], packed_data[i]: a hook, the ctx of a custom Function, packed saved data
+    "backward_call",  # the opaque call of an autograd node: ops.AddmmBackward0, call_backward
+    "aot_op",  # an op of a compiled region's backward, pasted into the graph, with its prologue and epilogue
+    "copy_slices_prologue",
+    "copy_slices_epilogue",
+    "validate_outputs",
+    "gradient_sum",
+    "hook",
+    "unpack_hook",
+    "accumulate_grad",
+    "getitem",  # picks one result of a call
+    "final_callbacks",
+    "output",
+    "other",  # an op that the trace recorded outside these, e.g. one that a hook-like caller ran on a dummy
+]
+
+PLUMBING: frozenset[GraphKind] = frozenset(
+    {"placeholder", "lifted_input", "lifted_size", "lifted_scalar", "lifted_object", "getitem", "final_callbacks", "output"}
+)
+"""Graph nodes that carry values and compute nothing: about four in five. Views fold them unless asked not to."""
+
+HookKind = Literal[
+    "tensor_pre_hook", "cpp_tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook"
+]
+
+Outcome = Literal["captured", "cache_hit", "failed", "bypassed"]
+
+Verdict = Literal["bitwise", "within_tolerance", "mismatch", "nonfinite", "missing", "unexpected", "metadata"]
+
+GOOD: frozenset[Verdict] = frozenset({"bitwise", "within_tolerance"})
+"""The verdicts with which a comparison is in order."""
+
+SEVERITY: tuple[Verdict, ...] = get_args(Verdict)[:2] + ("metadata", "unexpected", "mismatch", "missing", "nonfinite")
+"""The verdicts from harmless to worst."""

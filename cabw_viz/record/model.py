@@ -1,0 +1,205 @@
+"""What is known of a captured backward, as plain data.
+
+Nothing here holds a tensor, an autograd node or an address. Everything that points at something else does so
+by number: an autograd node by its NodeCall number, a graph node by its ordinal (its place in the graph as
+compiled autograd hands it to a compiler). The same program gives equal records; only times are left out of
+the comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind, Outcome
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A hook on an autograd node or on the tensor whose gradient enters it."""
+
+    kind: HookKind
+    name: str
+    """Qualified name of the Python function; `<C++>` where there is none."""
+    where: str = ""
+    """`file:line` of the function's definition; empty where there is none."""
+    graph_node: int | None = None
+    """Ordinal of the graph node that calls it; None where the graph was not finished."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Gradient `output` of an autograd node goes into gradient `input` of the autograd node `target`."""
+
+    output: int
+    target: int
+    input: int
+
+
+@dataclass(frozen=True)
+class AutogradNode:
+    """One NodeCall of the backward."""
+
+    number: int
+    """NodeCall number; GraphRoot is 0."""
+    name: str
+    """As autograd calls it, without its namespace: `AddmmBackward0`."""
+    kind: AutogradKind
+    inputs: int
+    """How many gradients flow in (the forward op's outputs)."""
+    outputs: int
+    """How many gradients flow out (the forward op's inputs), those that go nowhere included."""
+    edges: tuple[Edge, ...] = ()
+    leaf: int | None = None
+    """For an accumulate node: index into `CaptureRecord.leaves`."""
+    hooks: tuple[Hook, ...] = ()
+    graph_nodes: tuple[int, ...] = ()
+    """Ordinals of the graph nodes made for it, ascending."""
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """One node of the captured FX graph."""
+
+    ordinal: int
+    name: str
+    op: str
+    """FX opcode: placeholder, call_function, get_attr, call_module, output."""
+    target: str
+    """What is called, as text: `ops.AddmmBackward0`, `torch.add`, `aten.mul.Tensor`, `getitem`."""
+    arguments: str
+    """Rendered arguments, other nodes by name: `([getitem_5], getitem_2, 1, torch.strided)`."""
+    kind: GraphKind
+    inputs: tuple[int, ...] = ()
+    """Ordinals of the graph nodes it reads, in order of first mention."""
+    users: tuple[int, ...] = ()
+    """Ordinals of the graph nodes that read it, ascending."""
+    autograd_node: int | None = None
+    """Number of the autograd node during whose call it was made. A gradient sum is made during the call of the
+    node that brings the last summand. None for placeholders, lifted values and the output."""
+
+
+@dataclass(frozen=True)
+class LiftedInput:
+    """A tensor that the graph takes as an input: a saved tensor, a leaf, a gradient of a root, an old `.grad`."""
+
+    index: int
+    """Index into the graph's `inputs`."""
+    graph_node: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    layout: str
+    names: tuple[str, ...] = ()
+    """Names the subject gives it, all of them; empty where it gives none."""
+    autograd_node: int | None = None
+    """Number of the autograd node that lifted it first; None where that is not known."""
+
+
+@dataclass(frozen=True)
+class LiftedSize:
+    """An integer that the graph takes as a symbolic input."""
+
+    index: int
+    """Index into the graph's `sizes`."""
+    graph_node: int
+    value: int
+    """Its value in the captured call."""
+    autograd_node: int | None = None
+    """Number of the autograd node that lifted it; None where that is not known."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor whose gradient the backward computes: an accumulated leaf, or an input of `torch.autograd.grad`."""
+
+    names: tuple[str, ...]
+    """All its names, at least one: the subject's, or a made-up one such as `param_0 (8, 4)`."""
+    shape: tuple[int, ...]
+    dtype: str
+    autograd_node: int | None
+    """Its accumulate node; for a non-leaf, the node that its gradient enters; None where it is not part of the call."""
+    input: int = 0
+    """Which of that node's gradients it is."""
+    output: int | None = None
+    """Index into what `torch.autograd.grad` returns; None where accumulated into `.grad`."""
+
+    @property
+    def label(self) -> str:
+        """All names in one text: `wte.weight = lm_head.weight`."""
+        return " = ".join(self.names)
+
+
+@dataclass(frozen=True)
+class BackwardCall:
+    """How the user called the backward."""
+
+    index: int | None
+    """Which of the block's own backward calls, from 0; None for those that were never up for capture (nested ones,
+    other threads')."""
+    function: str
+    """`backward` (accumulates) or `grad` (returns)."""
+    where: str
+    """`file:line` of the user's frame that made the call."""
+    roots: int = 1
+    retain_graph: bool = False
+    create_graph: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What stopped a trace."""
+
+    type: str
+    """Class of the exception: `NotImplementedError`."""
+    message: str
+    autograd_node: int | None = None
+    """Number of the autograd node in whose call it was raised; None where it was raised outside of one."""
+    name: str = ""
+    """Name of that node."""
+
+    def __str__(self) -> str:
+        at = "" if self.autograd_node is None else f" at {self.name} (#{self.autograd_node})"
+        return f"{self.type}{at}: {self.message}"
+
+
+@dataclass(frozen=True)
+class CaptureRecord:
+    """One initial trace: the autograd nodes of the call and the graph that was made of them."""
+
+    call: BackwardCall
+    torch_version: str
+    run: str
+    """How the call itself ran: `eager`, `compiled` (ours), or `user` (their compiler was in charge)."""
+    autograd_nodes: tuple[AutogradNode, ...]
+    graph_nodes: tuple[GraphNode, ...] = ()
+    inputs: tuple[LiftedInput, ...] = ()
+    sizes: tuple[LiftedSize, ...] = ()
+    leaves: tuple[Leaf, ...] = ()
+    failure: Failure | None = None
+    """What stopped the trace; the rest of the record is then what was known until that moment."""
+    seconds: float = field(default=0.0, compare=False)
+    """Wall time that the capture took, the user's own run not included."""
+
+    @cached_property
+    def by_number(self) -> dict[int, AutogradNode]:
+        """Autograd nodes by NodeCall number."""
+        return {node.number: node for node in self.autograd_nodes}
+
+    def label(self, node: AutogradNode) -> str:
+        """The node's name as people read it; an accumulate node carries its leaf's names."""
+        return node.name if node.leaf is None else f"{node.name} {self.leaves[node.leaf].label}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """What became of one backward call in a session."""
+
+    call: BackwardCall
+    outcome: Outcome
+    reason: str = ""
+    """Why it was captured again, bypassed or failed; for a captured call that raised in the user's own run, what it raised."""
+    capture: int | None = None
+    """Index of the capture that was made, or that the call hit in the cache."""
+    seconds: float = field(default=0.0, compare=False)
+    """Wall time that the session spent on it, the user's own run not included."""

@@ -1,0 +1,1 @@
+"""Runs captured graphs again and compares what comes out."""

@@ -1,0 +1,195 @@
+"""Running a captured graph again: gradients are collected, nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
+from cabw_viz.live import Arguments, LiveCapture, version_of
+from cabw_viz.record.model import CaptureRecord, LiftedInput
+
+HookPolicy = Literal["run", "drop", "refuse"]
+POLICIES: tuple[HookPolicy, ...] = ("run", "drop", "refuse")
+
+
+class Collecting(torch.fx.Interpreter):
+    """Interprets a captured graph.
+
+        run_node               an error becomes a CabwError that names graph node and autograd node
+        └─ call_function
+           ├─ accumulate_grad  gradient collected under its autograd node's number; `.grad` untouched
+           ├─ call_hook        post-accumulate hooks left out; the others run, or are left out with hooks="drop"
+           ├─ C++ hooks        left out with hooks="drop", otherwise refused beforehand
+           └─ everything else  as PyTorch would
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule, record: CaptureRecord, hooks: HookPolicy) -> None:
+        super().__init__(graph)
+        self.record, self.hooks = record, hooks
+        self.rows = dict(zip((node.name for node in graph.graph.nodes), record.graph_nodes, strict=True))
+        self.current: torch.fx.Node | None = None
+        self.collected: dict[int, Any] = {}
+        """Gradient by number of the accumulate node, or of the node whose entering gradient was wanted."""
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run one graph node."""
+        self.current = n
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one call; see the class for what is treated apart."""
+        if target is torch_adapter.call_accumulate_grad:
+            return self._collect(args[-2])  # (variable[, old gradient], gradient, has_post_hooks)
+        if target is torch_adapter.call_cpp_tensor_pre_hooks:
+            return self._collect(args[1])
+        if target is torch_adapter.call_hook:
+            kind = kwargs.get("hook_type")
+            if kind == "post_acc_grad_hook" or (self.hooks == "drop" and kind != "unpack_hook"):
+                return args[1]
+        return super().call_function(target, args, kwargs)
+
+    def _collect(self, gradient: Any) -> Any:
+        number = self.rows[self.current.name].autograd_node if self.current is not None else None
+        if number is not None:
+            self.collected[number] = gradient
+        return gradient
+
+
+def replay(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run") -> dict[int, torch.Tensor]:
+    """Run a captured graph again, op by op on eager kernels.
+
+    Nothing is written: gradients are collected instead of accumulated, post-accumulate hooks are left out, the
+    random state comes back. Other hooks run again and may have effects of their own, unless `hooks="drop"`.
+
+    Args:
+        record: the capture.
+        live: what it keeps alive.
+        hooks: `run`, `drop`, or `refuse` (an error if there are any but unpack hooks).
+
+    Returns:
+        Gradient of each leaf by its index in the record; a leaf without gradient is absent.
+
+    Raises:
+        CabwError: the session is closed, the trace failed, an input was changed in place since, or PyTorch
+            itself cannot run the graph outside of the engine.
+    """
+    check_hooks(record, hooks)
+    graph, arguments = runnable(record, live)
+    check_versions(record, arguments)
+    interpreter = Collecting(graph, record, hooks)
+    # The interpreter pops what it has used; hooks may edit lists: neither may reach what is kept.
+    given = (list(arguments.inputs), list(arguments.sizes), list(arguments.scalars), arguments.hooks, arguments.packed_data)
+    assert live.surroundings is not None  # set together with the arguments
+    with live.surroundings.restored(), torch_adapter.compiled_autograd_off():
+        try:
+            returned = interpreter.run(*given)
+        except Exception as error:
+            raise cannot_replay(record, interpreter, error) from error
+    return gradients(record, interpreter.collected, returned)
+
+
+def gradients(record: CaptureRecord, collected: dict[int, Any], returned: Sequence[Any]) -> dict[int, torch.Tensor]:
+    """Gradients by index of the leaf."""
+    found = {}
+    for index, leaf in enumerate(record.leaves):
+        source = collected.get(leaf.autograd_node or -1) if leaf.output is None else returned[leaf.output]
+        if isinstance(source, list | tuple):
+            source = source[leaf.input]
+        if source is not None:
+            found[index] = source.detach()
+    return found
+
+
+def runnable(record: CaptureRecord, live: LiveCapture) -> tuple[torch.fx.GraphModule, Arguments]:
+    """The graph and what to run it on.
+
+    Raises:
+        CabwError: there is none, or no longer.
+    """
+    if live.released:
+        raise CabwError(
+            "the session was closed, and with it the captured tensors were let go",
+            expected="a session that is still open",
+            try_="compute parity before session.close()",
+        )
+    if live.graph is None or live.arguments is None:
+        raise CabwError(
+            f"this backward has no complete graph: {record.failure}",
+            expected="a backward that compiled autograd can trace",
+            try_="cap.error and session.events, which say what stopped the trace",
+        )
+    return live.graph, live.arguments
+
+
+def check_versions(record: CaptureRecord, arguments: Arguments) -> None:
+    """Refuse to run on tensors that were changed in place since the capture.
+
+    Old gradients are let through: accumulation changes them, and a replay does not read them.
+
+    Raises:
+        CabwError: names the tensor.
+    """
+    for row in record.inputs:
+        tensor, before = arguments.inputs[row.index], arguments.versions[row.index]
+        if before is None or version_of(tensor) == before or is_old_gradient(record, row):
+            continue
+        raise CabwError(
+            f"{input_label(record, row)} was changed in place since the backward was captured "
+            f"(version {before} then, {version_of(tensor)} now)",
+            expected="inputs as they were, or the replay would give other gradients",
+            try_="parity before optimizer.step(), or capture(..., snapshot=True), which copies the inputs",
+        )
+
+
+def is_old_gradient(record: CaptureRecord, row: LiftedInput) -> bool:
+    """Whether an input is a `.grad` from before, used by nothing but the accumulation into it."""
+    users = [record.graph_nodes[user] for user in record.graph_nodes[row.graph_node].users]
+    # The first argument of an accumulation is the leaf, the second its old gradient.
+    return bool(users) and all(u.kind == "accumulate_grad" and u.inputs[0] != row.graph_node for u in users)
+
+
+def input_label(record: CaptureRecord, row: LiftedInput) -> str:
+    """What to call a lifted input in a message."""
+    if row.names:
+        return f"{' = '.join(row.names)} {row.shape}"
+    node = record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
+    origin = f", saved by {node.name} (#{node.number})" if node is not None else ""
+    return f"inputs[{row.index}] {row.shape}{origin}"
+
+
+def check_hooks(record: CaptureRecord, hooks: str) -> None:
+    """Refuse hooks that need a live engine, or all, as told.
+
+    Raises:
+        CabwError: names node and hook.
+    """
+    if hooks not in POLICIES:
+        raise CabwError(f"hooks={hooks!r}", expected="one of " + ", ".join(map(repr, POLICIES)), try_='hooks="run"')
+    refused = {"run": ("cpp_tensor_pre_hook",), "drop": ()}.get(hooks)
+    for node in record.autograd_nodes:
+        for hook in node.hooks:
+            if hook.kind != "unpack_hook" and (refused is None or hook.kind in refused):
+                why = "a hook in C++ (retain_grad() makes one) needs a live engine" if refused else "hooks were to be refused"
+                raise CabwError(
+                    f"{record.label(node)} (#{node.number}) carries a {hook.kind} {hook.name}; {why}",
+                    expected="hooks in Python, or none",
+                    try_='hooks="drop", which leaves hooks out; gradients then lack what they changed',
+                )
+
+
+def cannot_replay(record: CaptureRecord, interpreter: Collecting, error: Exception) -> CabwError:
+    """An error of the replay, with the node it came from."""
+    row = interpreter.rows[interpreter.current.name] if interpreter.current is not None else record.graph_nodes[0]
+    node = record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
+    at = f"{record.label(node)} (#{node.number}), graph node {row.name}" if node is not None else f"graph node {row.name}"
+    message = str(error).partition("\n\nWhile executing")[0]
+    return CabwError(
+        f"PyTorch cannot run this graph again outside of the engine: {at} raised {type(error).__name__}: {message}",
+        expected="a graph that needs neither a live engine nor state that its first run has used up",
+        try_='hooks="drop" where it is a hook; for used-up checkpoints there is no second run',
+    )

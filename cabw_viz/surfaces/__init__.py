@@ -1,0 +1,1 @@
+"""What people touch: sessions, notebook magics, the command line."""

@@ -1,0 +1,341 @@
+"""Every private name of PyTorch that the package uses, in one place.
+
+Nothing here decides anything: it names, reads and switches. `check()` compares the signatures with those the
+package was written for, once, when a name is first needed, so that a PyTorch that moved something gives one
+clear error and not a wrong record. Read in torch 2.8 to 2.15: `torch/_dynamo/compiled_autograd.py`,
+`torch/csrc/dynamo/python_compiled_autograd.cpp`, `torch/csrc/autograd/engine.cpp`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo.compiled_autograd as compiled_autograd
+import torch.fx
+from torch._dynamo import eval_frame, external_utils
+from torch._dynamo import utils as dynamo_utils
+
+from cabw_viz.errors import CabwError
+
+engine = torch._C._dynamo.compiled_autograd
+TracerBase = compiled_autograd.AutogradCompilerInstance
+OLDEST = (2, 8)
+
+disable_dynamo = torch._dynamo.disable
+call_accumulate_grad = external_utils.call_accumulate_grad
+call_backward = external_utils.call_backward
+call_hook = external_utils.call_hook
+call_cpp_tensor_pre_hooks = engine.call_cpp_tensor_pre_hooks
+copy_slices_prologue = compiled_autograd.copy_slices_prologue
+copy_slices_epilogue = compiled_autograd.copy_slices_epilogue
+unwrap_size = external_utils.unwrap_maybe_dynamic_int
+final_callbacks = external_utils.FakeCompiledAutogradEngine._exec_final_callbacks_stub
+
+NODE_CALL = re.compile(r"(\S.*?) \(NodeCall (\d+)\)\s*$")
+"""Last line of a traced graph node's stack trace: `NAME (NodeCall N)`."""
+
+SIGNATURES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "begin_capture": (("inputs", "sizes", "scalars", "origins", "accumulate_grad", "check_nans"),),
+    "end_capture": (("outputs",),),
+    "set_node_origin": (("node_name", "nodecall_index", "pyobj"),),
+    "apply_functional": (("fn_name", "grads", "args", "output_metadata"),),
+    "proxy_call_backward": (
+        ("inputs", "output_metadatas", "saved_tensors", "backward_idx", "ctx", "maybe_backward_state_idx"),
+        (
+            "inputs",
+            "output_metadatas",
+            "saved_tensors",
+            "backward_idx",
+            "ctx",
+            "maybe_backward_state_idx",
+            "opaque_object_indices",
+        ),
+    ),
+    "remove_unused_sizes": ((),),
+}
+"""Tracer callbacks whose arguments the package reads, with the argument lists it knows (torch 2.8 to 2.15)."""
+
+
+@functools.cache
+def check() -> None:
+    """Raise a CabwError where this PyTorch is not one the package knows how to read."""
+    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    if version < OLDEST:
+        raise CabwError(
+            f"torch {torch.__version__} is installed",
+            expected="torch 2.8 or newer (2.6 and 2.7 give wrong gradients or assert for in-place writes to views)",
+            try_="pip install 'torch>=2.8'",
+        )
+    for name, known in SIGNATURES.items():
+        method = getattr(TracerBase, name, None)
+        seen = None if method is None else tuple(inspect.signature(method).parameters)[1:]
+        if seen not in known:
+            raise CabwError(
+                f"compiled autograd's {name} takes {seen} in torch {torch.__version__}",
+                expected=" or ".join(str(arguments) for arguments in known),
+                try_="a release of cabw_viz made for this torch, or a torch from 2.8 to 2.15",
+            )
+    if not callable(getattr(torch.autograd, "_engine_run_backward", None)):
+        raise CabwError(
+            f"torch.autograd has no _engine_run_backward in torch {torch.__version__}",
+            expected="the function through which every Python backward enters the engine",
+            try_="a torch from 2.8 to 2.15",
+        )
+
+
+# -- the door ------------------------------------------------------------------------------------------------
+
+
+def door() -> Callable[..., Any]:
+    """The function through which `.backward()`, `autograd.backward` and `autograd.grad` enter the engine."""
+    function: Callable[..., Any] = torch.autograd._engine_run_backward
+    return function
+
+
+def set_door(function: Callable[..., Any]) -> None:
+    """Put another function in its place."""
+    torch.autograd._engine_run_backward = function  # type: ignore[assignment]  # the stub types it as a function
+
+
+@dataclass(frozen=True)
+class EngineCall:
+    """One call of the door, its arguments by name."""
+
+    original: Callable[..., Any]
+    roots: tuple[Any, ...]
+    """Tensors or GradientEdges."""
+    grads: tuple[Any, ...]
+    keep_graph: bool
+    create_graph: bool
+    inputs: tuple[Any, ...]
+    """Tensors or GradientEdges; empty for a plain backward."""
+    rest: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @classmethod
+    def parse(cls, original: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> EngineCall:
+        """Name the door's positional arguments."""
+        roots, grads, keep_graph, create_graph, *more = args
+        inputs = tuple(more[0]) if more and more[0] else ()
+        return cls(original, tuple(roots), tuple(grads), bool(keep_graph), bool(create_graph), inputs, tuple(more), options)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients go into `.grad` (`backward`) or are returned (`grad`)."""
+        return bool(self.options.get("accumulate_grad"))
+
+    def run(self, *, keep_graph: bool | None = None) -> Any:
+        """Make the call, as the user made it unless told to keep the graph."""
+        keep = self.keep_graph if keep_graph is None else keep_graph
+        return self.original(self.roots, self.grads, keep, self.create_graph, *self.rest, **self.options)
+
+
+def gradient_edge(target: Any) -> tuple[Any, int]:
+    """The autograd node that a Tensor's or GradientEdge's gradient enters, and as which of its inputs."""
+    edge = torch.autograd.graph.get_gradient_edge(target) if isinstance(target, torch.Tensor) else target
+    return edge.node, edge.output_nr
+
+
+def backward_is_running() -> bool:
+    """Whether this thread is inside a backward."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def compiler_is_tracing() -> bool:
+    """Whether Dynamo or AOTAutograd is tracing in this thread."""
+    return torch._guards.TracingContext.try_get() is not None
+
+
+def compiled_autograd_is_forbidden() -> bool:
+    """Whether the user has excluded compiled autograd here: `_disable()`, or the stance `force_eager`."""
+    return bool(compiled_autograd.active_disable_ctx) or eval_frame._stance.stance == "force_eager"
+
+
+def compiled_autograd_is_on() -> bool:
+    """Whether the user has compiled autograd on, as its own flag says; read without switching anything."""
+    return bool(compiled_autograd.compiled_autograd_enabled)
+
+
+def dispatch_mode_is_active() -> bool:
+    """Whether a TorchDispatchMode is on the stack, with which compiled autograd refuses to start."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+def name_of_node(node: Any) -> str:
+    """An autograd node's name without its namespaces; template arguments stay: `CppNode<mine::Scale>`."""
+    name: str = node.name()
+    head, bracket, tail = name.partition("<")
+    return head.rpartition("::")[2] + bracket + tail
+
+
+def input_count(node: Any) -> int:
+    """How many gradients flow into an autograd node."""
+    return len(node._input_metadata)
+
+
+def input_metadata(node: Any, position: int) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of a gradient that flows into an autograd node, as the forward op left them."""
+    metadata = node._input_metadata[position]
+    return tuple(metadata.shape), str(metadata.dtype)
+
+
+def has_freed_buffers(node: Any) -> bool:
+    """Whether a Python Function's node has run and was freed; a trace would fail half-way through it."""
+    if not isinstance(node, torch.autograd.function.BackwardCFunction):
+        return False
+    try:
+        node._raw_saved_tensors  # noqa: B018  # the read raises; unlike saved_tensors it calls no unpack hook
+    except RuntimeError:
+        return True
+    return False
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor is one of the tracer's stand-ins."""
+    return isinstance(tensor, compiled_autograd.FakeTensor)
+
+
+def saved_tensor_errors(node: Any) -> list[str]:
+    """What unpacking a node's saved tensors raises: they are freed, or were changed in place. Packed ones are left
+    alone, for unpacking would run the user's hook."""
+    errors = []
+    for attribute in dir(node):
+        if attribute.startswith("_raw_saved_"):
+            try:
+                found = getattr(node, attribute)
+                for saved in found if isinstance(found, list | tuple) else [found]:
+                    if getattr(saved, "unpack_hook", None) is None and hasattr(saved, "unpack"):
+                        saved.unpack()
+            except RuntimeError as error:
+                errors.append(str(error))
+    return errors
+
+
+def is_python_function(node: Any) -> bool:
+    """Whether an autograd node belongs to a Python `autograd.Function`."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
+def is_aot_backward(node: Any) -> bool:
+    """Whether an autograd node is the backward of a compiled region."""
+    return is_python_function(node) and hasattr(node._forward_cls, "_aot_id")
+
+
+# -- switching the tracer on ---------------------------------------------------------------------------------
+
+
+def clear_cache() -> None:
+    """Forget all captures: a cache hit would call neither tracer nor compiler."""
+    engine.clear_cache()
+
+
+def compiler_in_charge() -> tuple[functools.partial[Any] | None, bool]:
+    """The factory that makes tracers, with its compiler function as `args[0]`, and `dynamic`; None where off."""
+    factory, dynamic = engine.set_autograd_compiler(None, False)
+    engine.set_autograd_compiler(factory, dynamic)
+    return factory, dynamic
+
+
+class _MissLogger:
+    """Receives from C++ why a call was captured again, and passes it on to PyTorch's own log where that is on."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def debug(self, text: str) -> None:
+        self.reasons.append(text)
+        if compiled_autograd.snapshot_verbose_logging_enabled():
+            compiled_autograd.verbose_log.debug(text)
+
+
+# C++ keeps only a borrowed pointer to the logger, so it must live as long as the process.
+_MISSES = _MissLogger()
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """A trace inside leaves no mark: PyTorch's counters stay, and the user's TorchFunctionModes see nothing of it."""
+    counters = dynamo_utils.counters["compiled_autograd"]
+    before = dict(counters)
+    try:
+        with torch._C.DisableTorchFunction():
+            yield
+    finally:
+        counters.clear()
+        counters.update(before)
+
+
+@contextmanager
+def tracing(tracer: type[Any], compiler_fn: Callable[..., Any], *, dynamic: bool) -> Iterator[list[str]]:
+    """Compiled autograd on, with a tracer class of ours; yields the list of miss reasons.
+
+    `_enable` does the bookkeeping that a bare `set_autograd_compiler` leaves undone (flag, depth, threads).
+    With PyTorch's verbose logger set, captures also know which autograd node lifted what.
+    """
+    reasons = _MISSES.reasons
+    reasons.clear()
+    with compiled_autograd._enable(compiler_fn, dynamic=dynamic):
+        engine.set_autograd_compiler(functools.partial(tracer, compiler_fn), dynamic)
+        engine.set_verbose_logger(_MISSES)
+        try:
+            yield reasons
+        finally:
+            wanted = compiled_autograd.snapshot_verbose_logging_enabled()
+            engine.set_verbose_logger(compiled_autograd.verbose_log if wanted else None)
+
+
+def compiled_autograd_off() -> Any:
+    """Context in which a backward runs in the eager engine, whatever was on outside."""
+    return compiled_autograd._disable()
+
+
+def end_unfinished(tracer: Any) -> None:
+    """Take back what `begin_capture` entered, where `end_capture` will not: modes, compile context, event log."""
+    tracer.stack.close()
+    dynamo_utils.get_chromium_event_logger().log_event_end(
+        "compiled_autograd", time.time_ns(), {"graph_id": tracer.id}, tracer.start_time_ns, True
+    )
+    tracer.compile_context.__exit__(None, None, None)
+
+
+@contextmanager
+def unchanged_aot_graph(ctx: Any) -> Iterator[None]:
+    """Undo what tracing does to a compiled region's backward: `aten.view` becomes `aten.reshape` in it for good."""
+    info = getattr(ctx._forward_cls, "_lazy_backward_info", None)
+    module = getattr(info, "bw_module", None)
+    before = [(node, node.target) for node in module.graph.nodes] if module is not None else []
+    try:
+        yield
+    finally:
+        for node, target in before:
+            if node.target is not target:
+                node.target = target
+
+
+# -- reading a traced graph ----------------------------------------------------------------------------------
+
+
+def op_name(target: Any) -> str | None:
+    """Name of an opaque backward call (`AddmmBackward0`, `validate_outputs`), or None for other targets."""
+    if isinstance(target, compiled_autograd.Op):
+        return target.__name__
+    wrapped = getattr(target, "__name__", "") == "run_non_traceable_cpp_in_eager"
+    if not wrapped:
+        return None
+    found = (name for name, value in vars(compiled_autograd.ops).items() if value is target)
+    return next(found, "CppNode")
+
+
+def graph_outputs(graph: torch.fx.Graph) -> Sequence[Any]:
+    """The values that a captured graph returns: gradients of `torch.autograd.grad`, in order."""
+    (output,) = graph.find_nodes(op="output")
+    returned: Sequence[Any] = output.args[0]
+    return returned

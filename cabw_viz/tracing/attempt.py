@@ -1,0 +1,123 @@
+"""One backward call on its way through the tracer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.live import Arguments, LiveCapture
+from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Failure, Leaf
+from cabw_viz.torch_adapter import EngineCall
+from cabw_viz.tracing import extract
+from cabw_viz.tracing.leaves import leaves_of
+from cabw_viz.tracing.naming import Names
+from cabw_viz.tracing.tracer import TraceNotes
+from cabw_viz.tracing.walk import Walk, walk
+
+
+@dataclass
+class Attempt:
+    """What is known of a call while it is traced and run."""
+
+    call: BackwardCall
+    engine_call: EngineCall
+    run: str
+    """`eager`, `compiled`, or `user`: see `CaptureRecord.run`."""
+    compiler: Callable[..., Any] | None
+    """The user's compiler function, where it is in charge."""
+    names: Names
+    walk: Walk
+    nodes: tuple[AutogradNode, ...]
+    leaves: tuple[Leaf, ...]
+    notes: TraceNotes = field(default_factory=TraceNotes)
+    live: LiveCapture = field(default_factory=LiveCapture)
+    captured: int | None = None
+    """Index of the capture that this call became."""
+    hit: int | None = None
+    """Index of the earlier capture that this call hit in the cache."""
+    already_made: tuple[Any] | None = None
+    """The call's result, where it was made during the trace against all expectation."""
+    event: int = 0
+    """Index of its event."""
+    started: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def prepare(
+        cls, call: BackwardCall, engine_call: EngineCall, run: str, compiler: Callable[..., Any] | None, names: Names
+    ) -> Attempt:
+        """Look at the autograd graph before anything runs."""
+        started = time.perf_counter()
+        names.refresh()
+        nodes = walk(engine_call.roots, engine_call.inputs)
+        leaves = leaves_of(engine_call, nodes, names)
+        described = extract.autograd_nodes(nodes)
+        return cls(call, engine_call, run, compiler, names, nodes, described, leaves, started=started)
+
+    def keep_graph_module(self, graph: torch.fx.GraphModule) -> None:
+        """Keep the traced graph; a copy where somebody else's compiler gets it and may rewrite it."""
+        if self.compiler is None:
+            self.live.graph = graph
+            return
+        copied: dict[torch.fx.Node, torch.fx.Node] = {}
+        fresh = torch.fx.Graph()
+        returned = fresh.graph_copy(graph.graph, copied)
+        fresh.output(returned)
+        self.live.graph = torch.fx.GraphModule(graph, fresh)
+        self.notes.pasted = {copied[node]: number for node, number in self.notes.pasted.items() if node in copied}
+
+    def record(self, arguments: Arguments | None = None, failure: Failure | None = None) -> CaptureRecord:
+        """The record: complete with the graph's arguments, as far as it came without."""
+        kinds = {node.number: node.kind for node in self.nodes}
+        view = extract.read_graph(self._graph(), kinds, self.notes.pasted)
+        hooks = arguments.hooks if arguments is not None else None
+        problem = extract.disagreement(self.nodes, view)
+        if problem:
+            raise AssertionError(problem)
+        return CaptureRecord(
+            call=self.call,
+            torch_version=torch.__version__,
+            run=self.run,
+            autograd_nodes=extract.complete_nodes(self.nodes, view, self.leaves, hooks),
+            graph_nodes=view.nodes,
+            inputs=extract.lifted_inputs(view, self.notes, arguments, self.names.known),
+            sizes=extract.lifted_sizes(view, self.notes, arguments),
+            leaves=self.leaves,
+            failure=failure,
+            seconds=time.perf_counter() - self.started,
+        )
+
+    def bare_record(self, failure: Failure) -> CaptureRecord:
+        """The autograd nodes alone, for a trace of which nothing else can be told."""
+        seconds = time.perf_counter() - self.started
+        return CaptureRecord(self.call, torch.__version__, self.run, self.nodes, leaves=self.leaves, failure=failure, seconds=seconds)
+
+    def _graph(self) -> torch.fx.Graph:
+        if self.live.graph is not None:
+            return self.live.graph.graph
+        begun = getattr(getattr(self.notes.tracer, "fx_tracer", None), "graph", None)
+        return begun if begun is not None else torch.fx.Graph()
+
+    def failure(self, error: BaseException) -> Failure:
+        """An exception as plain data, so that its traceback keeps no tensor alive."""
+        number, name = self.notes.error_node or self._unusable_node(str(error)) or (None, "")
+        known = {node.number: node.name for node in self.nodes}
+        return Failure(type(error).__name__, str(error), number, known.get(number, name) if number is not None else "")
+
+    def _unusable_node(self, message: str) -> tuple[int, str] | None:
+        """The first node whose saved tensors raise this: C++ looks at them before the tracer is told of any node."""
+        if self.notes.node is not None:
+            return None
+        unusable = (n for n, node in enumerate(self.walk.nodes) if message in torch_adapter.saved_tensor_errors(node))
+        number = next(unusable, None)
+        return None if number is None else (number, self.nodes[number].name)
+
+    def let_go(self) -> None:
+        """Drop what only the tracing needed: autograd nodes, the tracer, exceptions with their frames."""
+        self.walk = Walk((), ())
+        self.notes = TraceNotes()

@@ -1,0 +1,320 @@
+"""From a traced graph and the autograd nodes of the call to the record."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.live import Arguments
+from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind
+from cabw_viz.record.model import AutogradNode, Edge, GraphNode, Hook, Leaf, LiftedInput, LiftedSize
+from cabw_viz.tracing.tracer import TraceNotes
+from cabw_viz.tracing.walk import ROOT, Walk
+
+LIFTED: dict[str, GraphKind] = {
+    "inputs": "lifted_input",
+    "sizes": "lifted_size",
+    "scalars": "lifted_scalar",
+    "hooks": "lifted_object",
+    "packed_data": "lifted_object",
+}
+TARGETS: dict[Any, tuple[GraphKind, str]] = {
+    torch_adapter.unwrap_size: ("lifted_size", "unwrap_size"),
+    torch_adapter.call_accumulate_grad: ("accumulate_grad", "accumulate_grad"),
+    torch_adapter.call_backward: ("backward_call", "call_backward"),
+    torch_adapter.call_hook: ("hook", "call_hook"),
+    torch_adapter.call_cpp_tensor_pre_hooks: ("hook", "call_cpp_tensor_pre_hooks"),
+    torch_adapter.copy_slices_prologue: ("copy_slices_prologue", "copy_slices_prologue"),
+    torch_adapter.copy_slices_epilogue: ("copy_slices_epilogue", "copy_slices_epilogue"),
+    torch_adapter.final_callbacks: ("final_callbacks", "final_callbacks"),
+    torch.add: ("gradient_sum", "torch.add"),
+    operator.getitem: ("getitem", "getitem"),
+}
+AOT_NAME = re.compile(r"^aot(\d+)_")
+
+
+# -- the autograd side ---------------------------------------------------------------------------------------
+
+
+def autograd_nodes(walk: Walk) -> tuple[AutogradNode, ...]:
+    """The autograd nodes of a call, without what only the graph knows."""
+    return tuple(_autograd_node(walk, number, node) for number, node in enumerate(walk.nodes))
+
+
+def _autograd_node(walk: Walk, number: int, node: Any) -> AutogradNode:
+    edges = tuple(Edge(*edge) for edge in walk.edges(number))
+    if node is ROOT:
+        return AutogradNode(0, "GraphRoot", "graph_root", 0, len(walk.roots), edges)
+    name = torch_adapter.name_of_node(node)
+    inputs = torch_adapter.input_count(node)
+    return AutogradNode(number, name, autograd_kind(node, name), inputs, len(node.next_functions), edges)
+
+
+def autograd_kind(node: Any, name: str) -> AutogradKind:
+    """What an autograd node is."""
+    if name == "AccumulateGrad":
+        return "accumulate_grad"
+    if name == "CopySlices":
+        return "copy_slices"
+    if torch_adapter.is_aot_backward(node):
+        return "aot_backward"
+    if torch_adapter.is_python_function(node):
+        return "custom_function"
+    return "cpp_function" if name.startswith("CppNode") else "builtin"
+
+
+# -- the graph side ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GraphView:
+    """A traced graph, read: its nodes as records, and the nodes themselves by ordinal."""
+
+    nodes: tuple[GraphNode, ...]
+    fx_nodes: tuple[torch.fx.Node, ...]
+
+
+def read_graph(graph: torch.fx.Graph, kinds: Mapping[int, AutogradKind], pasted: Mapping[torch.fx.Node, int]) -> GraphView:
+    """Read a traced graph.
+
+    Args:
+        graph: as compiled autograd hands it to a compiler, or as far as a failed trace came.
+        kinds: kind of each autograd node by number.
+        pasted: NodeCall number of nodes whose stack trace does not tell it.
+    """
+    fx_nodes = tuple(graph.nodes)
+    ordinals = {node: i for i, node in enumerate(fx_nodes)}
+    names = _stable_names(fx_nodes)
+    rows = []
+    for ordinal, node in enumerate(fx_nodes):
+        number = pasted.get(node)
+        if number is None:
+            number = node_call(node)
+        kind, target = _classify(node, kinds.get(number) if number is not None else None)
+        if kind in ("lifted_input", "lifted_size", "lifted_scalar", "lifted_object", "output"):
+            number = None
+        rows.append(
+            GraphNode(
+                ordinal,
+                names[node],
+                node.op,
+                target,
+                _render_call(node, names),
+                kind,
+                tuple(ordinals[used] for used in node.all_input_nodes),
+                tuple(sorted(ordinals[user] for user in node.users if user in ordinals)),
+                number,
+            )
+        )
+    return GraphView(tuple(rows), fx_nodes)
+
+
+def node_call(node: torch.fx.Node) -> int | None:
+    """NodeCall number of a graph node, from the last line of its stack trace."""
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return None
+    found = torch_adapter.NODE_CALL.search(trace.rstrip().rpartition("\n")[2])
+    return int(found[2]) if found else None
+
+
+def _stable_names(nodes: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, str]:
+    """Names with the process-wide numbers of compiled regions counted from 0 in this graph."""
+    regions: dict[str, int] = {}
+
+    def stable(name: str) -> str:
+        found = AOT_NAME.match(name)
+        if not found:
+            return name
+        number = regions.setdefault(found[1], len(regions))
+        return f"aot{number}_{name[found.end():]}"
+
+    return {node: stable(node.name) for node in nodes}
+
+
+def _classify(node: torch.fx.Node, autograd: AutogradKind | None) -> tuple[GraphKind, str]:
+    """Kind of a graph node and its target as text."""
+    if node.op == "placeholder":
+        return "placeholder", str(node.target)
+    if node.op == "output":
+        return "output", "output"
+    target = node.target
+    known = TARGETS.get(target) if callable(target) else None
+    if known is not None:
+        kind, text = known
+        if kind == "getitem" and (source := _placeholder(node.args[0])):
+            return LIFTED[source], text
+        if kind == "hook" and node.kwargs.get("hook_type") == "unpack_hook":
+            return "unpack_hook", text
+        return kind, text
+    name = torch_adapter.op_name(target)
+    if name == "validate_outputs":
+        return "validate_outputs", "ops.validate_outputs"
+    if name is not None:
+        return "backward_call", f"ops.{name}"
+    return "aot_op" if autograd == "aot_backward" else "other", _target_text(target)
+
+
+def _placeholder(source: Any) -> str | None:
+    return str(source.target) if isinstance(source, torch.fx.Node) and source.op == "placeholder" else None
+
+
+def _target_text(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(target)
+    return str(getattr(target, "__name__", type(target).__name__))
+
+
+# -- arguments as text ---------------------------------------------------------------------------------------
+
+
+def _render_call(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str:
+    if node.op in ("placeholder", "get_attr"):
+        return ""
+    parts = [render(argument, names) for argument in node.args]
+    parts += [f"{key}={render(value, names)}" for key, value in node.kwargs.items()]
+    return f"({', '.join(parts)})"
+
+
+def render(value: Any, names: Mapping[torch.fx.Node, str]) -> str:
+    """An argument as text; an object that has no stable text is named by its class."""
+    if isinstance(value, torch.fx.Node):
+        return names.get(value, value.name)
+    if isinstance(value, list):
+        return f"[{', '.join(render(item, names) for item in value)}]"
+    if isinstance(value, tuple):
+        inner = ", ".join(render(item, names) for item in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {render(item, names)}' for key, item in value.items())}}}"
+    if value is None or isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, slice):
+        return f"slice({', '.join(render(item, names) for item in (value.start, value.stop, value.step))})"
+    return f"<{type(value).__name__}>"
+
+
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+# -- putting both together -----------------------------------------------------------------------------------
+
+
+def lifted_inputs(
+    view: GraphView, notes: TraceNotes, arguments: Arguments | None, given: Callable[[Any], tuple[str, ...]]
+) -> tuple[LiftedInput, ...]:
+    """The graph's tensor inputs, described from the real tensors."""
+    rows = []
+    for index, ordinal in _lifted(view, "inputs"):
+        origin = notes.input_origins[index] if index < len(notes.input_origins) else None
+        tensor = arguments.inputs[index] if arguments is not None else None
+        if isinstance(tensor, torch.Tensor):
+            described = (tuple(tensor.shape), str(tensor.dtype), str(tensor.device), str(tensor.layout), given(tensor))
+        else:
+            described = ((), "", "", "", ())
+        rows.append(LiftedInput(index, ordinal, *described, origin))
+    return tuple(rows)
+
+
+def lifted_sizes(view: GraphView, notes: TraceNotes, arguments: Arguments | None) -> tuple[LiftedSize, ...]:
+    """The graph's integer inputs with their values in this call."""
+    rows = []
+    for index, ordinal in _lifted(view, "sizes"):
+        before = notes.used_sizes[index] if index < len(notes.used_sizes) else None
+        known = before is not None and before < len(notes.size_origins)
+        origin = notes.size_origins[before] if known and before is not None else None
+        value = _size_value(arguments.sizes[index]) if arguments is not None else 0
+        rows.append(LiftedSize(index, ordinal, value, origin))
+    return tuple(rows)
+
+
+def _size_value(size: Any) -> int:
+    """Sizes travel as `torch.empty(0, n)` so that they can be marked dynamic; those not above 0 travel as they are."""
+    return int(size.shape[1]) if isinstance(size, torch.Tensor) else int(size)
+
+
+def _lifted(view: GraphView, source: str) -> list[tuple[int, int]]:
+    """(index, ordinal) of the graph nodes that take items from a placeholder, by index."""
+    found = []
+    for ordinal, node in enumerate(view.fx_nodes):
+        if node.target is operator.getitem and _placeholder(node.args[0]) == source and isinstance(node.args[1], int):
+            found.append((node.args[1], ordinal))
+    return sorted(found)
+
+
+def complete_nodes(
+    nodes: Sequence[AutogradNode], view: GraphView, leaves: Sequence[Leaf], hooks: Sequence[Any] | None
+) -> tuple[AutogradNode, ...]:
+    """Autograd nodes with their graph nodes, hooks and leaves filled in."""
+    made: dict[int, list[int]] = {}
+    for row in view.nodes:
+        if row.autograd_node is not None:
+            made.setdefault(row.autograd_node, []).append(row.ordinal)
+    on_node: dict[int, list[Hook]] = {}
+    for row in view.nodes:
+        if row.kind in ("hook", "unpack_hook") and row.autograd_node is not None:
+            hook = _hook(view.fx_nodes[row.ordinal], row.ordinal, hooks)
+            on_node.setdefault(row.autograd_node, []).append(hook)
+    leaf_of = {leaf.autograd_node: i for i, leaf in enumerate(leaves) if leaf.output is None}
+    return tuple(
+        AutogradNode(
+            node.number,
+            node.name,
+            node.kind,
+            node.inputs,
+            node.outputs,
+            node.edges,
+            leaf_of.get(node.number),
+            tuple(on_node.get(node.number, ())),
+            tuple(made.get(node.number, ())),
+        )
+        for node in nodes
+    )
+
+
+def _hook(node: torch.fx.Node, ordinal: int, hooks: Sequence[Any] | None) -> Hook:
+    if node.target is torch_adapter.call_cpp_tensor_pre_hooks:
+        return Hook("cpp_tensor_pre_hook", "<C++>", "", ordinal)
+    kind: HookKind = node.kwargs["hook_type"]  # type: ignore[assignment]  # one of PyTorch's five words
+    lifted = node.args[0]
+    index = lifted.args[1] if isinstance(lifted, torch.fx.Node) else None
+    function = hooks[index] if hooks is not None and isinstance(index, int) else None
+    return Hook(kind, *_describe_function(function), ordinal)
+
+
+def _describe_function(function: Any) -> tuple[str, str]:
+    """Qualified name and `file:line` of a hook."""
+    if function is None:
+        return "<unknown>", ""
+    function = inspect.unwrap(getattr(function, "func", function))
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return name, f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
+def disagreement(nodes: Sequence[AutogradNode], view: GraphView) -> str:
+    """Where the walk and the traced graph name an autograd node differently; empty where they agree."""
+    expected = {node.number: node.name for node in nodes}
+    seen: Counter[tuple[int, str]] = Counter()
+    for row, node in zip(view.nodes, view.fx_nodes, strict=True):
+        trace = node.meta.get("stack_trace") if row.autograd_node is not None else None
+        found = torch_adapter.NODE_CALL.search(trace.rstrip().rpartition("\n")[2]) if trace else None
+        if found:
+            seen[int(found[2]), found[1].strip()] += 1
+    for number, traced in seen:
+        head, bracket, tail = traced.partition("<")
+        name = re.sub(r"\d+$", "", head.rpartition("::")[2]) + bracket + tail
+        if re.sub(r"\d+$", "", expected.get(number, "")) != name:
+            return f"the tracer calls node {number} {traced}, the autograd graph {expected.get(number, 'nothing')}"
+    return ""

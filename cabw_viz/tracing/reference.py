@@ -1,0 +1,86 @@
+"""The reference gradients: copies taken while the user's own run makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.live import Gradient, LiveCapture, detached_copy, strides_of
+from cabw_viz.record.model import Leaf
+from cabw_viz.tracing.walk import Walk
+
+
+@contextmanager
+def watched_run(live: LiveCapture, leaves: Sequence[Leaf], walk: Walk) -> Iterator[None]:
+    """Keep each accumulated gradient of the eager backward made inside, by a pre-hook behind all other hooks.
+
+    A pre-hook on an accumulate node sees what is about to be added to `.grad`, after tensor hooks; so neither an
+    older `.grad` nor an optimizer in a post-accumulate hook can disturb the copy.
+    """
+    handles = []
+    for index, leaf in enumerate(leaves):
+        if leaf.output is None and leaf.autograd_node is not None:
+            node = walk.nodes[leaf.autograd_node]
+            handles.append(node.register_prehook(_keeper(live, index, leaf.input)))
+    try:
+        yield
+        live.has_reference = True
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _keeper(live: LiveCapture, index: int, position: int) -> Callable[[Any], None]:
+    def keep(grads: Sequence[Any]) -> None:
+        if grads[position] is not None:
+            live.reference[index] = Gradient(detached_copy(grads[position]), None)
+
+    return keep
+
+
+def keep_returned(live: LiveCapture, leaves: Sequence[Leaf], returned: Sequence[Any]) -> None:
+    """Keep copies of what `torch.autograd.grad` returned."""
+    for index, leaf in enumerate(leaves):
+        if leaf.output is not None and returned[leaf.output] is not None:
+            gradient = returned[leaf.output]
+            live.reference[index] = Gradient(detached_copy(gradient), strides_of(gradient))
+
+
+def watch_accumulations(graph: torch.fx.GraphModule, live: LiveCapture, variables: Sequence[Any]) -> None:
+    """Let the code of a captured graph copy each gradient that it accumulates, the first time it runs.
+
+    The graph's nodes stay as they are; only the generated code calls the accumulation through ours.
+    """
+    index_of = {id(variable): index for index, variable in enumerate(variables) if variable is not None}
+
+    def accumulate(*args: Any) -> Any:
+        index = index_of.pop(id(args[0]), None)
+        if index is not None and args[-2] is not None:  # (variable[, old gradient], gradient, has_post_hooks)
+            live.reference[index] = Gradient(detached_copy(args[-2]), None)
+        return torch_adapter.call_accumulate_grad(*args)
+
+    nodes = graph.graph.find_nodes(op="call_function", target=torch_adapter.call_accumulate_grad)
+    for node in nodes:
+        node.target = accumulate
+    graph.recompile()
+    for node in nodes:
+        node.target = torch_adapter.call_accumulate_grad
+
+
+def keep_grads_before(live: LiveCapture, variables: Sequence[Any]) -> None:
+    """Copy every `.grad` before the user's compiler adds to it; None in the place of what is no accumulated leaf."""
+    for index, variable in enumerate(variables):
+        if variable is not None and variable.grad is not None:
+            live.before[index] = detached_copy(variable.grad)
+
+
+def keep_grads_after(live: LiveCapture, variables: Sequence[Any]) -> None:
+    """Copy every `.grad` that the user's compiler has left."""
+    for index, variable in enumerate(variables):
+        if variable is not None and variable.grad is not None:
+            live.reference[index] = Gradient(detached_copy(variable.grad), None)

@@ -1,0 +1,1 @@
+"""Records and analyses as text, DOT and pictures, tables."""

@@ -1,0 +1,89 @@
+"""What every test is run with: marks that skip where a tool is missing, and a check that nothing is left switched on.
+
+This file does not import torch, so that tests which must run without it can.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+# One thread a process, set before torch starts: two workers share two cores, and sums come out the same each time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find_chromium() -> str | None:
+    """Path of an installed Chromium or Chrome."""
+    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+
+
+def _has_accelerator() -> bool:
+    import torch
+
+    return torch.accelerator.is_available()
+
+
+NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
+    "dot": (
+        lambda: shutil.which("dot") is not None,
+        "needs Graphviz's dot; try: apt-get install graphviz, or conda install -c conda-forge graphviz",
+    ),
+    "browser": (
+        lambda: find_chromium() is not None,
+        "needs Chromium; try: apt-get install chromium",
+    ),
+    "gpu": (
+        _has_accelerator,
+        "needs an accelerator, and a build of torch for it: see https://pytorch.org/get-started/locally",
+    ),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--must-run",
+        action="append",
+        default=[],
+        choices=sorted(NEEDS),
+        help="a skipped test with this mark counts as failed (may be given several times)",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for mark, (is_there, reason) in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(mark)]
+        if marked and not is_there():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()
+    must_run = [mark for mark in item.config.getoption("--must-run") if item.get_closest_marker(mark)]
+    if report.skipped and must_run and not hasattr(report, "wasxfail"):
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} is marked {', '.join(must_run)} and must run here, but: {why}"
+
+
+@pytest.fixture(autouse=True)
+def clean_autograd() -> Iterator[None]:
+    """After each test, nothing is left switched on, and a plain backward is right."""
+    yield
+    if "torch" not in sys.modules:  # nothing to be left in
+        return
+    from tests import leftovers
+
+    found = leftovers.found()
+    if found:
+        leftovers.removed()
+        pytest.fail("left behind by this test:\n" + "\n".join(found), pytrace=False)

@@ -1,0 +1,240 @@
+"""The package keeps to its architecture, and the tests that say so would notice if it did not."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import architecture
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_package_keeps_to_the_flow():
+    assert architecture.check(ROOT) == []
+
+
+def test_every_part_of_the_flow_exists():
+    """A part that was renamed would otherwise leave rules behind that hold for nothing."""
+    package = ROOT / architecture.PACKAGE
+    assert set(architecture.MAY_IMPORT) <= {path.stem for path in package.iterdir()}
+    assert set(architecture.MAY_IMPORT) == set(architecture.MUST_NOT_LOAD)
+
+
+# ------------------------------------------------------------------------------------------- planted faults are found
+
+
+@pytest.fixture
+def breaches_of(tmp_path: Path) -> Callable[[Mapping[str, str]], list[str]]:
+    """Writes a small package in which every part exists, the given files on top, and returns its breaches."""
+
+    def write(files: Mapping[str, str]) -> list[str]:
+        parts = ("record", "tracing", "replay", "analysis", "views", "surfaces")
+        empty = [f"{part}/__init__" for part in parts]
+        empty += ["__init__", "errors", "torch_adapter", "record/model", "views/text", "surfaces/session"]
+        for name, text in (dict.fromkeys(empty, "") | dict(files)).items():
+            path = tmp_path / architecture.PACKAGE / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return architecture.check(tmp_path)
+
+    return write
+
+
+def test_a_clean_package_has_no_breach(breaches_of):
+    files = {
+        "__init__": "def late():\n    from cabw_viz.surfaces.session import capture",
+        "torch_adapter": "import torch\nfrom torch._dynamo import utils\ndoor = torch.autograd._engine_run_backward",
+        "record/a": "from cabw_viz.errors import CabwError\nfrom cabw_viz.record import model",
+        "tracing/a": "import torch\nfrom cabw_viz import torch_adapter\nprint(torch.__version__, torch.fx.Graph)",
+        "views/a": "import pandas\nfrom cabw_viz.record.model import Edge\nfrom cabw_viz.views.text import outline",
+        "surfaces/a": "import IPython, torch\nfrom cabw_viz.tracing import a\nx = torch.ones(2)\nself._private = x._y",
+    }
+    assert breaches_of(files) == []
+
+
+AGAINST_THE_FLOW = [
+    # every way to write an import
+    ("record/a", "from cabw_viz.views.text import outline", "record must not import views"),
+    ("record/a", "import cabw_viz.views.text", "record must not import views"),
+    ("record/a", "import cabw_viz.views.text as text", "record must not import views"),
+    ("record/a", "from cabw_viz import views", "record must not import views"),
+    ("record/a", "from ..views.text import outline", "record must not import views"),
+    ("record/a", "from .. import views", "record must not import views"),
+    ("record/__init__", "from ..views import text", "record must not import views"),
+    ("record/a", "def late():\n    from cabw_viz.views.text import outline", "record must not import views"),
+    ("record/a", "if TYPE_CHECKING:\n    from cabw_viz.views import text", "a.py:2 (cabw_viz.record.a)"),
+    ("record/a", "importlib.import_module('cabw_viz.views')", "record must not import views"),
+    # the other arrows
+    ("views/a", "from cabw_viz.surfaces.session import Session", "views must not import surfaces"),
+    ("views/a", "from cabw_viz import torch_adapter", "views must not import torch_adapter"),
+    ("analysis/a", "from cabw_viz.tracing import door", "analysis must not import tracing"),
+    ("analysis/a", "from cabw_viz.views import text", "analysis must not import views"),
+    ("tracing/a", "from cabw_viz.replay import run", "tracing must not import replay"),
+    ("replay/a", "from cabw_viz.tracing import door", "replay must not import tracing"),
+    ("torch_adapter", "from cabw_viz.tracing import door", "torch_adapter must not import tracing"),
+    ("errors", "from cabw_viz.record import model", "errors must not import record"),
+    ("surfaces/a", "import cabw_viz", "surfaces must not import __init__"),
+    ("surfaces/a", "from cabw_viz import capture", "surfaces must not import __init__"),
+    # packages that a part must not load
+    ("record/a", "import torch", "record must not import torch"),
+    ("record/a", "def late():\n    from torch.fx import Graph", "record must not import torch"),
+    ("record/a", "import pandas as pd", "record must not import pandas"),
+    ("analysis/a", "import torch.fx", "analysis must not import torch"),
+    ("analysis/a", "from pandas import DataFrame", "analysis must not import pandas"),
+    ("views/a", "import torch", "views must not import torch"),
+    ("tracing/a", "import pandas", "tracing must not import pandas"),
+    ("__init__", "import torch", "__init__ must not import torch"),
+    # a file without a place
+    ("helpers", "", "`helpers` has no place in the flow"),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "told"), AGAINST_THE_FLOW)
+def test_an_arrow_against_the_flow_is_found(breaches_of, file, text, told):
+    (breach,) = breaches_of({file: text})
+    assert told in breach
+
+
+PRIVATE = [
+    ("import torch._dynamo", "torch._dynamo"),
+    ("import torch._dynamo.compiled_autograd as ca", "torch._dynamo.compiled_autograd"),
+    ("from torch._dynamo import compiled_autograd", "torch._dynamo.compiled_autograd"),
+    ("from torch import _dynamo", "torch._dynamo"),
+    ("from torch.autograd.graph import _engine_run_backward", "torch.autograd.graph._engine_run_backward"),
+    ("def late():\n    import torch._guards", "torch._guards"),
+    ("importlib.import_module('torch._dynamo')", "torch._dynamo"),
+    ("import torch\ntorch._C", "torch._C"),
+    ("import torch\ntorch.autograd._engine_run_backward = None", "torch.autograd._engine_run_backward"),
+    ("import torch.autograd\ntorch.autograd._x()", "torch.autograd._x"),
+    ("import torch as t\nt.autograd._x", "torch.autograd._x"),
+    ("import torch.autograd as ag\nag._x", "torch.autograd._x"),
+    ("from torch import autograd\nautograd._x", "torch.autograd._x"),
+    ("from torch import autograd as ag\nag.graph._x", "torch.autograd.graph._x"),
+    ("from torch import Tensor\nTensor._make_subclass", "torch.Tensor._make_subclass"),
+    ("import torch\nag = torch.autograd\nag._x", "torch.autograd._x"),
+    ("import torch\ngetattr(torch.autograd, '_x')", "torch.autograd._x"),
+    ("import torch\nsetattr(torch.autograd, '_x', None)", "torch.autograd._x"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), PRIVATE)
+def test_a_private_name_of_torch_outside_the_adapter_is_found(breaches_of, text, told):
+    (breach,) = breaches_of({"tracing/a": text})
+    assert breach.endswith(f"private name of torch outside torch_adapter.py: {told}")
+
+
+def test_a_star_import_from_torch_is_found(breaches_of):
+    (breach,) = breaches_of({"tracing/a": "from torch.fx import *"})
+    assert "hides which names of torch are used" in breach
+
+
+CYCLES = [
+    ({"record/a": "from cabw_viz.record import b", "record/b": "from cabw_viz.record import a"}, "record.a"),
+    (
+        {
+            "record/a": "from cabw_viz.record.b import x",
+            "record/b": "def late():\n    from cabw_viz.record.c import y",
+            "record/c": "if TYPE_CHECKING:\n    import cabw_viz.record.a",
+        },
+        "cabw_viz.record.a -> cabw_viz.record.b -> cabw_viz.record.c -> cabw_viz.record.a",
+    ),
+    ({"record/__init__": "from cabw_viz.record.a import x", "record/a": "from cabw_viz.record import y"}, "record.a"),
+]
+
+
+@pytest.mark.parametrize(("files", "told"), CYCLES)
+def test_a_cycle_is_found(breaches_of, files, told):
+    (breach,) = breaches_of(files)
+    assert breach.startswith("cycle of imports: ")
+    assert told in breach
+
+
+# ----------------------------------------------------------------------------------------------- what importing does
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_importing_the_package_does_not_load_torch():
+    done = _python("import cabw_viz, sys; assert 'torch' not in sys.modules")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_record_and_the_views_of_it_work_where_torch_is_not_installed():
+    parts = {"errors", "record", "analysis", "views"}
+    names = [module.name for module in architecture.parse(ROOT) if module.part in parts]
+    done = _python(f"import sys; sys.modules['torch'] = None; import {', '.join(names)}")
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------------------------------------- what the files mention
+
+PLACES = re.compile(r"(?<![\w.~-])/(?:work|opt|root|home|Users)/(?!\.\.\.)|\.\.[/]shared\b")
+"""Folders of one machine, which mean nothing on another."""
+
+
+def _texts() -> Iterator[tuple[Path, str]]:
+    """All files that git keeps or would keep, where they are text."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout, so there is no telling which files belong to the project")
+    for name in sorted(filter(None, listed.stdout.split("\0"))):
+        data = (ROOT / name).read_bytes() if (ROOT / name).is_file() else b""
+        if b"\0" not in data:
+            yield Path(name), data.decode("utf-8", "replace")
+
+
+def test_no_file_mentions_a_folder_of_one_machine():
+    found = [
+        f"{name}:{number}: {line.strip()[:100]}"
+        for name, text in _texts()
+        for number, line in enumerate(text.splitlines(), 1)
+        if PLACES.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("see ..{}shared/design.md", True),
+        ("File {}work/main/x.py", True),
+        ('"{}opt/wheels"', True),
+        ("tests{}workloads", False),
+        ("https:{0}{0}example.org{0}work{0}x", False),
+        ("~{}home/x", False),
+    ],
+)
+def test_a_folder_of_one_machine_would_be_found(line, found):
+    assert bool(PLACES.search(line.format("/"))) is found
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _pins() -> dict[str, str]:
+    lines = (line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines())
+    return {_normal(line.split("==")[0]): line for line in lines if line}
+
+
+def test_constraints_are_plain_versions():
+    """No path of one machine, no build such as `+cpu` that the public index does not have."""
+    for line in _pins().values():
+        assert re.fullmatch(r'[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*(; python_version >= "3\.\d+")?', line), line
+
+
+def test_constraints_pin_everything_that_the_project_asks_for():
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = project["dependencies"] + [need for extra in project["optional-dependencies"].values() for need in extra]
+    names = {_normal(re.split(r"[^A-Za-z0-9._-]", need)[0]) for need in asked}
+    assert names - set(_pins()) == set()
