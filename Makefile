@@ -1,7 +1,9 @@
 # What you can do here:  make demo | test | lab | lint | bench | clean
+# Tests of one kind: make test PYTEST_ARGS='-m "not slow"'
 # The first use makes a virtual environment in .venv and installs into it. Another Python: make demo PYTHON=python3.12
 
 PYTHON ?= python3
+WORKERS ?= 2
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -20,7 +22,7 @@ demo: $(DEMO)
 	$(BIN)/cabw-viz demo
 
 test: $(ALL)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 lab: $(ALL)
 	$(BIN)/jupyter lab notebooks

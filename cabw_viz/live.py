@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from cabw_viz import torch_adapter
+
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -34,10 +36,10 @@ class Surroundings:
             for device in AUTOCAST_DEVICES
             if torch.amp.autocast_mode.is_autocast_available(device) and torch.is_autocast_enabled(device)
         )
-        rng = ()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            rng = tuple((i, torch.cuda.get_rng_state(i)) for i in range(torch.cuda.device_count()))
-        return cls(create_graph, autocast, torch.get_rng_state(), rng)
+        used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        devices = range(torch.cuda.device_count()) if used else ()
+        accelerators = tuple((index, torch.cuda.get_rng_state(index)) for index in devices)
+        return cls(create_graph, autocast, torch.get_rng_state(), accelerators)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -90,7 +92,7 @@ def version_of(tensor: Any) -> int | None:
     """How often a tensor has been changed in place; None for what keeps no count (inference tensors)."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference():
         return None
-    return tensor._version
+    return torch_adapter.version(tensor)
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo.compiled_autograd as compiled_autograd
 import torch.fx
-from torch._dynamo import eval_frame, external_utils
+from torch._dynamo import compiled_autograd, eval_frame, external_utils
 from torch._dynamo import utils as dynamo_utils
+from torch._subclasses.fake_tensor import FakeTensor
 
 from cabw_viz.errors import CabwError
 
 engine = torch._C._dynamo.compiled_autograd
 TracerBase = compiled_autograd.AutogradCompilerInstance
 OLDEST = (2, 8)
+DOOR = "_engine_run_backward"
 
 disable_dynamo = torch._dynamo.disable
 call_accumulate_grad = external_utils.call_accumulate_grad
@@ -83,9 +84,9 @@ def check() -> None:
                 expected=" or ".join(str(arguments) for arguments in known),
                 try_="a release of cabw_viz made for this torch, or a torch from 2.8 to 2.15",
             )
-    if not callable(getattr(torch.autograd, "_engine_run_backward", None)):
+    if not callable(getattr(torch.autograd, DOOR, None)):
         raise CabwError(
-            f"torch.autograd has no _engine_run_backward in torch {torch.__version__}",
+            f"torch.autograd has no {DOOR} in torch {torch.__version__}",
             expected="the function through which every Python backward enters the engine",
             try_="a torch from 2.8 to 2.15",
         )
@@ -96,13 +97,13 @@ def check() -> None:
 
 def door() -> Callable[..., Any]:
     """The function through which `.backward()`, `autograd.backward` and `autograd.grad` enter the engine."""
-    function: Callable[..., Any] = torch.autograd._engine_run_backward
+    function: Callable[..., Any] = getattr(torch.autograd, DOOR)
     return function
 
 
 def set_door(function: Callable[..., Any]) -> None:
     """Put another function in its place."""
-    torch.autograd._engine_run_backward = function  # type: ignore[assignment]  # the stub types it as a function
+    setattr(torch.autograd, DOOR, function)
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,9 @@ class EngineCall:
         """Name the door's positional arguments."""
         roots, grads, keep_graph, create_graph, *more = args
         inputs = tuple(more[0]) if more and more[0] else ()
-        return cls(original, tuple(roots), tuple(grads), bool(keep_graph), bool(create_graph), inputs, tuple(more), options)
+        return cls(
+            original, tuple(roots), tuple(grads), bool(keep_graph), bool(create_graph), inputs, tuple(more), options
+        )
 
     @property
     def accumulates(self) -> bool:
@@ -200,12 +203,14 @@ def has_freed_buffers(node: Any) -> bool:
 
 def is_fake(tensor: Any) -> bool:
     """Whether a tensor is one of the tracer's stand-ins."""
-    return isinstance(tensor, compiled_autograd.FakeTensor)
+    return isinstance(tensor, FakeTensor)
 
 
 def saved_tensor_errors(node: Any) -> list[str]:
-    """What unpacking a node's saved tensors raises: they are freed, or were changed in place. Packed ones are left
-    alone, for unpacking would run the user's hook."""
+    """What unpacking a node's saved tensors raises: they are freed, or were changed in place.
+
+    Packed ones are left alone, for unpacking would run the user's hook.
+    """
     errors = []
     for attribute in dir(node):
         if attribute.startswith("_raw_saved_"):
@@ -224,9 +229,14 @@ def is_python_function(node: Any) -> bool:
     return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
+def is_aot_context(ctx: Any) -> bool:
+    """Whether a Python Function's context belongs to the backward of a compiled region."""
+    return hasattr(ctx._forward_cls, "_aot_id")
+
+
 def is_aot_backward(node: Any) -> bool:
     """Whether an autograd node is the backward of a compiled region."""
-    return is_python_function(node) and hasattr(node._forward_cls, "_aot_id")
+    return is_python_function(node) and is_aot_context(node)
 
 
 # -- switching the tracer on ---------------------------------------------------------------------------------
@@ -237,11 +247,28 @@ def clear_cache() -> None:
     engine.clear_cache()
 
 
-def compiler_in_charge() -> tuple[functools.partial[Any] | None, bool]:
-    """The factory that makes tracers, with its compiler function as `args[0]`, and `dynamic`; None where off."""
-    factory, dynamic = engine.set_autograd_compiler(None, False)
+@dataclass(frozen=True)
+class UsersCompiler:
+    """Compiled autograd as the user has switched it on."""
+
+    tracer: type[Any]
+    function: Callable[..., Any]
+    dynamic: bool
+
+
+def users_compiler() -> UsersCompiler | None:
+    """Who compiles backwards now; None where compiled autograd is off.
+
+    Raises:
+        CabwError: the factory is not the partial of a tracer class that `_enable` makes.
+    """
+    factory, dynamic = engine.set_autograd_compiler(None, False)  # noqa: FBT003  # C++, positional only
     engine.set_autograd_compiler(factory, dynamic)
-    return factory, dynamic
+    if factory is None:
+        return None
+    if isinstance(factory, functools.partial) and isinstance(factory.func, type) and factory.args:
+        return UsersCompiler(factory.func, factory.args[0], dynamic)
+    raise CabwError(f"compiled autograd was switched on with a {type(factory).__name__} of its own making")
 
 
 class _MissLogger:
@@ -274,7 +301,7 @@ def unseen() -> Iterator[None]:
 
 
 @contextmanager
-def tracing(tracer: type[Any], compiler_fn: Callable[..., Any], *, dynamic: bool) -> Iterator[list[str]]:
+def tracing(tracer: Callable[..., Any], compiler_fn: Callable[..., Any], *, dynamic: bool) -> Iterator[list[str]]:
     """Compiled autograd on, with a tracer class of ours; yields the list of miss reasons.
 
     `_enable` does the bookkeeping that a bare `set_autograd_compiler` leaves undone (flag, depth, threads).
@@ -284,12 +311,12 @@ def tracing(tracer: type[Any], compiler_fn: Callable[..., Any], *, dynamic: bool
     reasons.clear()
     with compiled_autograd._enable(compiler_fn, dynamic=dynamic):
         engine.set_autograd_compiler(functools.partial(tracer, compiler_fn), dynamic)
-        engine.set_verbose_logger(_MISSES)
+        engine.set_verbose_logger(_MISSES)  # type: ignore[arg-type]  # the stub is wrong: C++ calls its `debug`
         try:
             yield reasons
         finally:
             wanted = compiled_autograd.snapshot_verbose_logging_enabled()
-            engine.set_verbose_logger(compiled_autograd.verbose_log if wanted else None)
+            engine.set_verbose_logger(compiled_autograd.verbose_log if wanted else None)  # type: ignore[arg-type]
 
 
 def compiled_autograd_off() -> Any:
@@ -301,7 +328,7 @@ def end_unfinished(tracer: Any) -> None:
     """Take back what `begin_capture` entered, where `end_capture` will not: modes, compile context, event log."""
     tracer.stack.close()
     dynamo_utils.get_chromium_event_logger().log_event_end(
-        "compiled_autograd", time.time_ns(), {"graph_id": tracer.id}, tracer.start_time_ns, True
+        "compiled_autograd", time.time_ns(), {"graph_id": tracer.id}, tracer.start_time_ns, log_pt2_compile_event=True
     )
     tracer.compile_context.__exit__(None, None, None)
 
@@ -339,3 +366,13 @@ def graph_outputs(graph: torch.fx.Graph) -> Sequence[Any]:
     (output,) = graph.find_nodes(op="output")
     returned: Sequence[Any] = output.args[0]
     return returned
+
+
+def is_operator(target: Any) -> bool:
+    """Whether a graph node's target is an operator of the dispatcher (`aten.mm.default`)."""
+    return isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often a tensor's storage has been written to in place."""
+    return tensor._version

@@ -9,8 +9,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
+import hypothesis
 import pytest
+
+# No deadline: the first example that touches torch takes seconds. In CI the examples are the same each time.
+hypothesis.settings.register_profile("cabw", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+hypothesis.settings.load_profile("cabw")
 
 # One thread a process, set before torch starts: two workers share two cores, and sums come out the same each time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -75,15 +81,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         report.longrepr = f"{item.nodeid} is marked {', '.join(must_run)} and must run here, but: {why}"
 
 
+def _leftovers() -> ModuleType | None:
+    """The module that looks; None where torch is not loaded, and so nothing can be left in it."""
+    if "torch" not in sys.modules:
+        return None
+    from tests import leftovers
+
+    return leftovers
+
+
 @pytest.fixture(autouse=True)
 def clean_autograd() -> Iterator[None]:
     """After each test, nothing is left switched on, and a plain backward is right."""
+    _leftovers()  # remembers how torch was before the test
     yield
-    if "torch" not in sys.modules:  # nothing to be left in
-        return
-    from tests import leftovers
-
-    found = leftovers.found()
+    leftovers = _leftovers()
+    found = leftovers.found() if leftovers else []
     if found:
         leftovers.removed()
         pytest.fail("left behind by this test:\n" + "\n".join(found), pytrace=False)

@@ -220,6 +220,8 @@ def _snapshot_tensor(tensor: torch.Tensor) -> Tensor:
         "layout": tensor.layout,
         "device": tensor.device,
         "requires_grad": tensor.requires_grad,
+        "stride": tensor.stride() if tensor.layout == torch.strided else None,
+        "coalesced": tensor.is_coalesced() if tensor.layout == torch.sparse_coo else None,
     }
     inner: dict[str, Any]
     if hasattr(tensor, "__tensor_flatten__"):
@@ -227,10 +229,8 @@ def _snapshot_tensor(tensor: torch.Tensor) -> Tensor:
         parts = {name: getattr(tensor, name) for name in names}  # a DTensor names its device mesh here too
         inner = {name: snapshot(part) if isinstance(part, torch.Tensor) else repr(part) for name, part in parts.items()}
     elif tensor.layout == torch.sparse_coo:
-        description["coalesced"] = tensor.is_coalesced()
         inner = {"indices": tensor._indices().clone(), "values": tensor._values().clone()}
     else:
-        description["stride"] = tensor.stride()
         inner = {"values": tensor.detach().clone().resolve_conj().resolve_neg()}
     return Tensor(description, inner)
 

@@ -43,7 +43,7 @@ def scaled_backward():
     real = torch.autograd._engine_run_backward
 
     def door(roots, gradients, *rest, **keywords):
-        return real(roots, [gradient * 1.001 for gradient in gradients], *rest, **keywords)
+        return real(roots, tuple(gradient * 1.001 for gradient in gradients), *rest, **keywords)
 
     with replaced(torch.autograd, "_engine_run_backward", door):
         yield

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, counted, problem_of
+from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, counted, local_name, problem_of
 from cabw_viz.analysis.flow import (
     AFTER,
     BEFORE,
@@ -17,8 +17,8 @@ from cabw_viz.analysis.flow import (
     hooks_of,
     incoming,
     reached,
+    returned_leaves,
 )
-from cabw_viz.record.kinds import GraphKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Hook, Leaf
 
 
@@ -53,7 +53,7 @@ class _Sketch:
 def draw_autograd(record: CaptureRecord) -> Drawing:
     """Draw every autograd node, with the gradient sums and the hooks between them."""
     sketch, entering = _Sketch(record), incoming(record)
-    returned = _returned_before(record)
+    returned = returned_leaves(record)
     for node in record.autograd_nodes:
         _draw_node(sketch, node, entering.get(node.number, {}), returned.get(node.number, []))
     return Drawing(
@@ -79,16 +79,24 @@ def node_tooltip(record: CaptureRecord, node: AutogradNode) -> str:
     return "; ".join(parts)
 
 
-def autograd_box(record: CaptureRecord, node: AutogradNode) -> Box:
-    """The box of an autograd node; that of an accumulation is headed by the names of its leaf."""
-    leaf = None if node.leaf is None else record.leaves[node.leaf]
-    kind: BoxKind = "returned" if leaf is not None and leaf.output is not None else node.kind
+def autograd_box(record: CaptureRecord, node: AutogradNode, returned: Sequence[Leaf] = ()) -> Box:
+    """The box of an autograd node; that of an accumulation is headed by the names of its leaf.
+
+    Args:
+        record: The capture.
+        node: The node to draw.
+        returned: The leaves whose gradients the call returns as they enter the node.
+    """
+    own = [record.leaves[node.leaf]] if node.leaf is not None else []
+    if node.kind == "accumulate_grad" and returned:
+        own = list(returned)  # stands for the box of the node, which does not run
+    kind: BoxKind = "returned" if any(leaf.output is not None for leaf in own) else node.kind
     stopped = record.failure is not None and record.failure.autograd_node == node.number
     return Box(
         f"n{node.number}",
         kind,
-        node.name if leaf is None else leaf.label,
-        _details(record, node, leaf),
+        own[0].label if own else node.name,
+        _details(record, node, own),
         node.number,
         tooltip=node_tooltip(record, node),
         state="failed" if stopped else _state(record, node),
@@ -99,34 +107,34 @@ def _state(record: CaptureRecord, node: AutogradNode) -> Literal["", "unreached"
     return "" if reached(record, node) else "unreached"
 
 
-def _details(record: CaptureRecord, node: AutogradNode, leaf: Leaf | None) -> tuple[str, ...]:
-    lines = []
-    if leaf is not None and leaf.output is not None:
-        lines.append(f"returned as result {leaf.output}")
+def _details(record: CaptureRecord, node: AutogradNode, own: Sequence[Leaf]) -> tuple[str, ...]:
+    lines = [f"returned as result {leaf.output}" for leaf in own if leaf.output is not None]
     if node.kind == "aot_backward":
-        lines.append(counted(_count(record, node, "aot_op"), "op") + " of a compiled region")
+        lines.append(counted(aot_ops(record, node), "op") + " of a compiled region")
     if record.failure is not None and record.failure.autograd_node == node.number:
         lines.append(f"stopped here: {record.failure.type}")
     return tuple(lines)
 
 
-def _count(record: CaptureRecord, node: AutogradNode, kind: GraphKind) -> int:
-    return sum(record.graph_nodes[ordinal].kind == kind for ordinal in node.graph_nodes)
+def aot_ops(record: CaptureRecord, node: AutogradNode) -> int:
+    """How many operations of a compiled region's backward were pasted into the graph for this node."""
+    return sum(record.graph_nodes[ordinal].kind == "aot_op" for ordinal in node.graph_nodes)
 
 
 def _draw_node(sketch: _Sketch, node: AutogradNode, entering: Entering, returned: list[Leaf]) -> None:
     """Draw a node from where its gradients come from to where its own can be fetched."""
     fed = {index: _summed(sketch, node, index, sources) for index, sources in entering.items()}
     whole = _tensor_hooks(sketch, node, entering, fed)
-    for leaf in returned:  # the engine takes them between the hooks on tensors and the others
-        sketch.through(fed.get(leaf.input, []), _returned_box(sketch.record, node, leaf))
+    if node.kind != "accumulate_grad":
+        for leaf in returned:  # the engine takes them between the hooks on tensors and the others
+            sketch.through(fed.get(leaf.input, []), _returned_box(sketch.record, node, leaf))
     pre_hooks = whole + [(place, hook) for place, hook in hooks_of(node, BEFORE) if hook.kind not in ON_TENSORS]
     if pre_hooks:
         starts = [start for starts in fed.values() for start in starts]
         for place, hook in pre_hooks:
             starts = sketch.through(starts, _hook_box(sketch.record, node, place, hook))
         fed = {0: starts}
-    starts = _draw_body(sketch, node, fed)
+    starts = _draw_body(sketch, autograd_box(sketch.record, node, returned), node, fed)
     for place, hook in hooks_of(node, AFTER):
         starts = sketch.through(starts, _hook_box(sketch.record, node, place, hook))
 
@@ -182,16 +190,15 @@ def _hook_box(record: CaptureRecord, node: AutogradNode, place: int, hook: Hook)
     return Box(
         f"n{node.number}_hook_{place}",
         "hook",
-        hook.name,
+        local_name(hook.name),
         (hook.kind,),
         tooltip=f"{hook.kind} {hook.name}{at}, on {record.label(node)} #{node.number}",
         state=_state(record, node),
     )
 
 
-def _draw_body(sketch: _Sketch, node: AutogradNode, fed: dict[int, list[_Start]]) -> list[_Start]:
+def _draw_body(sketch: _Sketch, box: Box, node: AutogradNode, fed: dict[int, list[_Start]]) -> list[_Start]:
     """Draw the node itself and what enters it; give back where its gradients leave it."""
-    box = autograd_box(sketch.record, node)
     if node.kind == "copy_slices":
         return _draw_copy_slices(sketch, node, box, [start for starts in fed.values() for start in starts])
     sketch.boxes.append(box)
@@ -230,16 +237,6 @@ def inner_function(record: CaptureRecord, node: AutogradNode) -> str:
 def short_target(target: str) -> str:
     """A call's target without its namespace: `CopyBackwards` of `torch::autograd::CopyBackwards`."""
     return target.rpartition("::")[2].removeprefix("ops.")
-
-
-def _returned_before(record: CaptureRecord) -> dict[int, list[Leaf]]:
-    """The gradients that the call returns as they enter a node, by its number; accumulations apart."""
-    found: dict[int, list[Leaf]] = defaultdict(list)
-    for leaf in record.leaves:
-        node = None if leaf.autograd_node is None else record.by_number.get(leaf.autograd_node)
-        if leaf.output is not None and node is not None and node.leaf is None:
-            found[node.number].append(leaf)
-    return found
 
 
 def _returned_box(record: CaptureRecord, node: AutogradNode, leaf: Leaf) -> Box:

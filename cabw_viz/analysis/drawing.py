@@ -89,8 +89,18 @@ class Drawing:
 
 def call_title(record: CaptureRecord) -> str:
     """The call in a few words: `backward at train.py:12`."""
-    where = record.call.where.replace("\\", "/").rpartition("/")[2]
+    where = file_and_line(record.call.where)
     return f"{record.call.function} at {where}" if where else record.call.function
+
+
+def file_and_line(where: str) -> str:
+    """A place in a file without the file's folders: `train.py:12`."""
+    return where.replace("\\", "/").rpartition("/")[2]
+
+
+def local_name(name: str) -> str:
+    """A function's qualified name without the functions around it: `double` of `main.<locals>.double`."""
+    return name.rpartition("<locals>.")[2]
 
 
 def counted(count: int, noun: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cabw_viz.record.kinds import HookKind
-from cabw_viz.record.model import AutogradNode, CaptureRecord, Hook
+from cabw_viz.record.model import AutogradNode, CaptureRecord, Hook, Leaf
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,15 @@ def reached(record: CaptureRecord, node: AutogradNode) -> bool:
     return stop is None or node.number <= stop
 
 
+def returned_leaves(record: CaptureRecord) -> dict[int, list[Leaf]]:
+    """The leaves whose gradients the call returns instead of accumulating them, by the node that these enter."""
+    found: dict[int, list[Leaf]] = defaultdict(list)
+    for leaf in record.leaves:
+        if leaf.output is not None and leaf.autograd_node in record.by_number:
+            found[leaf.autograd_node].append(leaf)
+    return dict(found)
+
+
 def hooked_input(record: CaptureRecord, node: AutogradNode, hook: Hook, entering: Entering) -> int | None:
     """Which of the node's inputs a hook on a tensor sees; None where the record does not tell."""
     if len(entering) == 1:
@@ -68,8 +77,8 @@ def hooked_input(record: CaptureRecord, node: AutogradNode, hook: Hook, entering
     if hook.graph_node is None:
         return None
     producers = _producers(record, node.number, record.graph_nodes[hook.graph_node].inputs)
-    fitting = [index for index, sources in entering.items() if producers <= {source.number for source in sources}]
-    return fitting[0] if producers and len(fitting) == 1 else None
+    fitting = [index for index, sources in entering.items() if producers == {source.number for source in sources}]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _producers(record: CaptureRecord, number: int, values: Iterable[int]) -> set[int]:

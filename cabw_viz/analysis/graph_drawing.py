@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 
 from cabw_viz.analysis.autograd_drawing import autograd_box, inner_function, short_target
-from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, counted, problem_of
+from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, counted, local_name, problem_of
 from cabw_viz.analysis.flow import incoming
 from cabw_viz.record.kinds import PLUMBING, GraphKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode
@@ -128,7 +128,7 @@ def _words(
         return leaf.label, tuple(text for text in named if not text.startswith(leaf.label))  # an old .grad stays
     if node.kind in {"hook", "unpack_hook"} and owner is not None:
         hook = next((hook for hook in owner.hooks if hook.graph_node == node.ordinal), None)
-        return (node.target, ()) if hook is None else (hook.name, (hook.kind,))
+        return (node.target, ()) if hook is None else (local_name(hook.name), (hook.kind,))
     if node.kind == "backward_call" and owner is not None:
         return (inner_function(record, owner) if owner.kind == "copy_slices" else owner.name), named
     if node.kind in PLUMBING:
@@ -143,13 +143,13 @@ def _arrows(record: CaptureRecord, node: GraphNode, origins: list[int | None]) -
         origin = origins[ordinal]
         if origin is not None:
             carried[origin].append(record.graph_nodes[ordinal])
-    faint = node.kind == "unpack_hook"
     found = []
     for origin, values in carried.items():
         groups = [[value] for value in values] if node.kind == "gradient_sum" else [values]
         for group in groups:
             tooltip = f"{', '.join(value.name for value in group)} to {node.name}"
-            found.append(Arrow(f"g{origin}", f"g{node.ordinal}", "", tooltip, faint))
+            faint = record.graph_nodes[origin].kind == "unpack_hook"  # a saved tensor, not a gradient
+            found.append(Arrow(f"g{origin}", f"g{node.ordinal}", tooltip=tooltip, faint=faint))
     return found
 
 

@@ -1,6 +1,6 @@
 """The fixed words of the record."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 AutogradKind = Literal[
     "graph_root", "builtin", "custom_function", "cpp_function", "copy_slices", "aot_backward", "accumulate_grad"
@@ -30,7 +30,16 @@ GraphKind = Literal[
 ]
 
 PLUMBING: frozenset[GraphKind] = frozenset(
-    {"placeholder", "lifted_input", "lifted_size", "lifted_scalar", "lifted_object", "getitem", "final_callbacks", "output"}
+    {
+        "placeholder",
+        "lifted_input",
+        "lifted_size",
+        "lifted_scalar",
+        "lifted_object",
+        "getitem",
+        "final_callbacks",
+        "output",
+    }
 )
 """Graph nodes that carry values and compute nothing: about four in five. Views fold them unless asked not to."""
 
@@ -45,5 +54,13 @@ Verdict = Literal["bitwise", "within_tolerance", "mismatch", "nonfinite", "missi
 GOOD: frozenset[Verdict] = frozenset({"bitwise", "within_tolerance"})
 """The verdicts with which a comparison is in order."""
 
-SEVERITY: tuple[Verdict, ...] = get_args(Verdict)[:2] + ("metadata", "unexpected", "mismatch", "missing", "nonfinite")
+SEVERITY: tuple[Verdict, ...] = (
+    "bitwise",
+    "within_tolerance",
+    "metadata",
+    "unexpected",
+    "mismatch",
+    "missing",
+    "nonfinite",
+)
 """The verdicts from harmless to worst."""

@@ -198,7 +198,7 @@ class Event:
     call: BackwardCall
     outcome: Outcome
     reason: str = ""
-    """Why it was captured again, bypassed or failed; for a captured call that raised in the user's own run, what it raised."""
+    """Why it was captured (again), bypassed or failed; and what it raised, where the user's own run raised."""
     capture: int | None = None
     """Index of the capture that was made, or that the call hit in the cache."""
     seconds: float = field(default=0.0, compare=False)

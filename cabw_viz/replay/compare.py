@@ -39,7 +39,9 @@ def tolerance_for(dtype: torch.dtype, rtol: float | None = None, atol: float | N
         raise CabwError(f"rtol={rtol}, atol={atol}", expected="both or none", try_="parity(rtol=1e-4, atol=1e-5)")
     if rtol is not None and atol is not None:
         if not (math.isfinite(rtol) and math.isfinite(atol) and rtol >= 0 and atol >= 0):
-            raise CabwError(f"rtol={rtol}, atol={atol}", expected="two numbers from 0", try_="parity(rtol=1e-4, atol=1e-5)")
+            raise CabwError(
+                f"rtol={rtol}, atol={atol}", expected="two numbers from 0", try_="parity(rtol=1e-4, atol=1e-5)"
+            )
         return Tolerance(rtol, atol)
     return Tolerance(*DEFAULTS.get(dtype, (0.0, 0.0)))
 
@@ -56,7 +58,9 @@ DEFAULTS: dict[torch.dtype, tuple[float, float]] = {
 }
 
 
-def compare(name: str, reference: Gradient | None, candidate: Gradient | None, tolerance: Tolerance) -> GradientComparison:
+def compare(
+    name: str, reference: Gradient | None, candidate: Gradient | None, tolerance: Tolerance
+) -> GradientComparison:
     """Judge one gradient against its reference; a side that has none is None."""
     present = reference or candidate
     if present is None:
@@ -67,7 +71,9 @@ def compare(name: str, reference: Gradient | None, candidate: Gradient | None, t
         return GradientComparison(name, verdict, None, None, shape, dtype, present.value.numel())
     differences = metadata_differences(reference, candidate)
     if differences:
-        return GradientComparison(name, "metadata", None, None, shape, dtype, present.value.numel(), 0, "; ".join(differences))
+        return GradientComparison(
+            name, "metadata", None, None, shape, dtype, present.value.numel(), 0, "; ".join(differences)
+        )
     return _compare_values(name, _plain(reference.value), _plain(candidate.value), tolerance)
 
 
@@ -81,7 +87,9 @@ def metadata_differences(reference: Gradient, candidate: Gradient) -> list[str]:
             found.append(f"{attribute}: {shown[0]} | {shown[1]}")
     if not found and reference.strides is not None and candidate.strides is not None:
         shape = reference.value.shape
-        if reference.value.numel() > 1 and _significant(shape, reference.strides) != _significant(shape, candidate.strides):
+        if reference.value.numel() > 1 and _significant(shape, reference.strides) != _significant(
+            shape, candidate.strides
+        ):
             found.append(f"strides: {reference.strides} | {candidate.strides}")
     return found
 
@@ -99,13 +107,17 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
-def _compare_values(name: str, reference: torch.Tensor, candidate: torch.Tensor, tolerance: Tolerance) -> GradientComparison:
+def _compare_values(
+    name: str, reference: torch.Tensor, candidate: torch.Tensor, tolerance: Tolerance
+) -> GradientComparison:
     shape, dtype, count = tuple(reference.shape), str(reference.dtype), reference.numel()
     wrong = [int((~torch.isfinite(side)).sum()) for side in (reference, candidate)]
     if any(wrong):
         note = f"not finite: {wrong[0]} elements of the reference, {wrong[1]} of the candidate"
         same = bitwise_equal(reference, candidate)
-        return GradientComparison(name, "nonfinite", None, None, shape, dtype, count, 0, note + ("; equal bit by bit" if same else ""))
+        return GradientComparison(
+            name, "nonfinite", None, None, shape, dtype, count, 0, note + ("; equal bit by bit" if same else "")
+        )
     if bitwise_equal(reference, candidate):
         return GradientComparison(name, "bitwise", 0.0, 0.0, shape, dtype, count)
     wide = torch.complex128 if reference.is_complex() else torch.float64
@@ -126,7 +138,7 @@ def bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
         a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
     if a.is_complex():
         a, b = torch.view_as_real(a), torch.view_as_real(b)
-    bits = _BITS.get(a.element_size())
+    bits = _BITS[a.element_size()]
     try:
         return torch.equal(a.contiguous().view(bits), b.contiguous().view(bits))
     except (RuntimeError, TypeError):  # a tensor subclass without this view

@@ -20,7 +20,12 @@ RUNS = {
 
 
 def parity(
-    record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run", rtol: float | None = None, atol: float | None = None
+    record: CaptureRecord,
+    live: LiveCapture,
+    *,
+    hooks: HookPolicy = "run",
+    rtol: float | None = None,
+    atol: float | None = None,
 ) -> Comparison:
     """Compare the captured graph, run again, with the user's own run.
 

@@ -20,12 +20,12 @@ POLICIES: tuple[HookPolicy, ...] = ("run", "drop", "refuse")
 class Collecting(torch.fx.Interpreter):
     """Interprets a captured graph.
 
-        run_node               an error becomes a CabwError that names graph node and autograd node
-        └─ call_function
-           ├─ accumulate_grad  gradient collected under its autograd node's number; `.grad` untouched
-           ├─ call_hook        post-accumulate hooks left out; the others run, or are left out with hooks="drop"
-           ├─ C++ hooks        left out with hooks="drop", otherwise refused beforehand
-           └─ everything else  as PyTorch would
+    run_node               an error becomes a CabwError that names graph node and autograd node
+    └─ call_function
+       ├─ accumulate_grad  gradient collected under its autograd node's number; `.grad` untouched
+       ├─ call_hook        post-accumulate hooks left out; the others run, or are left out with hooks="drop"
+       ├─ C++ hooks        left out with hooks="drop", otherwise refused beforehand
+       └─ everything else  as PyTorch would
     """
 
     def __init__(self, graph: torch.fx.GraphModule, record: CaptureRecord, hooks: HookPolicy) -> None:
@@ -83,7 +83,13 @@ def replay(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run
     check_versions(record, arguments)
     interpreter = Collecting(graph, record, hooks)
     # The interpreter pops what it has used; hooks may edit lists: neither may reach what is kept.
-    given = (list(arguments.inputs), list(arguments.sizes), list(arguments.scalars), arguments.hooks, arguments.packed_data)
+    given = (
+        list(arguments.inputs),
+        list(arguments.sizes),
+        list(arguments.scalars),
+        arguments.hooks,
+        arguments.packed_data,
+    )
     assert live.surroundings is not None  # set together with the arguments
     with live.surroundings.restored(), torch_adapter.compiled_autograd_off():
         try:
@@ -174,7 +180,11 @@ def check_hooks(record: CaptureRecord, hooks: str) -> None:
     for node in record.autograd_nodes:
         for hook in node.hooks:
             if hook.kind != "unpack_hook" and (refused is None or hook.kind in refused):
-                why = "a hook in C++ (retain_grad() makes one) needs a live engine" if refused else "hooks were to be refused"
+                why = (
+                    "a hook in C++ (retain_grad() makes one) needs a live engine"
+                    if refused
+                    else "hooks were to be refused"
+                )
                 raise CabwError(
                     f"{record.label(node)} (#{node.number}) carries a {hook.kind} {hook.name}; {why}",
                     expected="hooks in Python, or none",
@@ -186,7 +196,11 @@ def cannot_replay(record: CaptureRecord, interpreter: Collecting, error: Excepti
     """An error of the replay, with the node it came from."""
     row = interpreter.rows[interpreter.current.name] if interpreter.current is not None else record.graph_nodes[0]
     node = record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
-    at = f"{record.label(node)} (#{node.number}), graph node {row.name}" if node is not None else f"graph node {row.name}"
+    at = (
+        f"{record.label(node)} (#{node.number}), graph node {row.name}"
+        if node is not None
+        else f"graph node {row.name}"
+    )
     message = str(error).partition("\n\nWhile executing")[0]
     return CabwError(
         f"PyTorch cannot run this graph again outside of the engine: {at} raised {type(error).__name__}: {message}",

@@ -9,7 +9,7 @@ from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.views import html, tables
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas as pd
 
 
 class ParityReport:
@@ -30,7 +30,7 @@ class ParityReport:
         return parity.worst(self.comparison)
 
     @property
-    def frame(self) -> pandas.DataFrame:
+    def frame(self) -> pd.DataFrame:
         """A row for each gradient: parameter, verdict, max_abs_err, max_rel_err, shape, dtype, and more."""
         return tables.parity_frame(self.comparison)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Failure
@@ -16,8 +16,9 @@ from cabw_viz.views.outline import outline, outline_session
 from cabw_viz.views.render import GraphView, graph_view
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas as pd
     import torch
+    from typing_extensions import Self
 
 RUNS = ("eager", "compiled")
 GRADIENTS = ("leaves", "none")
@@ -70,7 +71,7 @@ class Session:
         self._entered = False
         self._closed = False
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         if self._entered:
             raise CabwError(
                 "this session has been entered before",
@@ -125,14 +126,17 @@ class Session:
             seen = "no backward ran in the block"
             try_ = "calling .backward() or torch.autograd.grad inside the with block"
         elif not len(self):
-            seen = f"none of the block's {len(events)} backward calls was captured; the last: {events[-1].outcome}, {events[-1].reason}"
+            last = f"the last was {events[-1].outcome}: {events[-1].reason}"
+            seen = f"none of the block's {len(events)} backward calls was captured; {last}"
             try_ = "session.events, which says why for each"
         else:
             seen, try_ = f"there is no capture {index}", "session.events, which lists every backward call"
-        return NoCapture(seen, expected=f"an index below {len(self)}" if len(self) else "a captured backward", try_=try_)
+        return NoCaptureError(
+            seen, expected=f"an index below {len(self)}" if len(self) else "a captured backward", try_=try_
+        )
 
     @property
-    def events(self) -> pandas.DataFrame:
+    def events(self) -> pd.DataFrame:
         """A row for every backward call: outcome `captured`, `cache_hit`, `failed` or `bypassed`, and why."""
         return tables.event_frame(self._recorder.events)
 
@@ -144,7 +148,7 @@ class Session:
         return html.session_html(self._recorder.events, records)
 
 
-class NoCapture(CabwError, IndexError):
+class NoCaptureError(CabwError, IndexError):
     """A session has no capture at an index; an IndexError too, so that loops over indices end as usual."""
 
 
@@ -165,7 +169,7 @@ class Capture:
         return self.record.failure
 
     @property
-    def nodes(self) -> pandas.DataFrame:
+    def nodes(self) -> pd.DataFrame:
         """A row for every autograd node, by NodeCall number."""
         return tables.node_frame(self.record)
 
@@ -197,7 +201,9 @@ class Capture:
         found = replay(self.record, self._captured.live, hooks=hooks)
         return {name: gradient for index, gradient in found.items() for name in self.record.leaves[index].names}
 
-    def parity(self, *, rtol: float | None = None, atol: float | None = None, hooks: HookPolicy = "run") -> ParityReport:
+    def parity(
+        self, *, rtol: float | None = None, atol: float | None = None, hooks: HookPolicy = "run"
+    ) -> ParityReport:
         """Run the captured graph again and compare its gradients with those of the user's own run.
 
         Args:

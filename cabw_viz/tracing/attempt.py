@@ -95,7 +95,9 @@ class Attempt:
     def bare_record(self, failure: Failure) -> CaptureRecord:
         """The autograd nodes alone, for a trace of which nothing else can be told."""
         seconds = time.perf_counter() - self.started
-        return CaptureRecord(self.call, torch.__version__, self.run, self.nodes, leaves=self.leaves, failure=failure, seconds=seconds)
+        return CaptureRecord(
+            self.call, torch.__version__, self.run, self.nodes, leaves=self.leaves, failure=failure, seconds=seconds
+        )
 
     def _graph(self) -> torch.fx.Graph:
         if self.live.graph is not None:
@@ -115,7 +117,15 @@ class Attempt:
             return None
         unusable = (n for n, node in enumerate(self.walk.nodes) if message in torch_adapter.saved_tensor_errors(node))
         number = next(unusable, None)
+        if number is None:  # some messages name the node's class in quotes
+            number = next((node.number for node in self.nodes if f"'{node.name}'" in message), None)
         return None if number is None else (number, self.nodes[number].name)
+
+    def freed_node(self) -> str:
+        """The first Python Function node that has run and was freed, as text; empty where there is none."""
+        freed = (n for n, node in enumerate(self.walk.nodes) if torch_adapter.has_freed_buffers(node))
+        number = next(freed, None)
+        return "" if number is None else f"{self.nodes[number].name} (#{number})"
 
     def let_go(self) -> None:
         """Drop what only the tracing needed: autograd nodes, the tracer, exceptions with their frames."""

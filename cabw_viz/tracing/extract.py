@@ -83,7 +83,9 @@ class GraphView:
     fx_nodes: tuple[torch.fx.Node, ...]
 
 
-def read_graph(graph: torch.fx.Graph, kinds: Mapping[int, AutogradKind], pasted: Mapping[torch.fx.Node, int]) -> GraphView:
+def read_graph(
+    graph: torch.fx.Graph, kinds: Mapping[int, AutogradKind], pasted: Mapping[torch.fx.Node, int]
+) -> GraphView:
     """Read a traced graph.
 
     Args:
@@ -136,7 +138,7 @@ def _stable_names(nodes: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, str]:
         if not found:
             return name
         number = regions.setdefault(found[1], len(regions))
-        return f"aot{number}_{name[found.end():]}"
+        return f"aot{number}_{name[found.end() :]}"
 
     return {node: stable(node.name) for node in nodes}
 
@@ -171,7 +173,7 @@ def _placeholder(source: Any) -> str | None:
 def _target_text(target: Any) -> str:
     if isinstance(target, str):
         return target
-    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if torch_adapter.is_operator(target):
         return str(target)
     return str(getattr(target, "__name__", type(target).__name__))
 

@@ -87,7 +87,11 @@ def _describe(subject: Any) -> str:
     if isinstance(subject, Mapping):
         entries = ((name, tensor) for name, tensor in subject.items())
         wrong = next(
-            (f"{n!r}: {type(t).__name__}" for n, t in entries if not (isinstance(n, str) and isinstance(t, torch.Tensor)))
+            (
+                f"{n!r}: {type(t).__name__}"
+                for n, t in entries
+                if not (isinstance(n, str) and isinstance(t, torch.Tensor))
+            )
         )
         return f"a mapping with the entry {wrong}"
     return f"a {type(subject).__name__}"

@@ -1,19 +1,17 @@
 """Tracer classes: compiled autograd's own, watched, and in two temperaments.
 
-`watching(base)` records beside PyTorch's tracer and lets errors pass, for calls that run through compiled
-autograd. `guarding(base)` is for the trace that goes before a user's eager call: it never lets an exception out
-of a callback. The reason: for each node C++ swaps the saved sizes for symbols, calls us, and swaps them back
+`Watching` records beside PyTorch's tracer and lets errors pass, for calls that run through compiled autograd.
+`Guarding` is for the trace that goes before a user's eager call: it never lets an exception out of a callback.
+The reason: for each node C++ swaps the saved sizes for symbols, calls us, and swaps them back
 (`SwapSavedVariables` in torch/csrc/dynamo/compiled_autograd.h); an exception in between skips the second swap
-and marks, and the user's own call then fails on the damaged node. So the first error is kept, the remaining
+and leaves marks, and the user's own call then fails on the damaged node. So the first error is kept, the remaining
 callbacks answer with dummies, and the error is raised when the last node has been put back.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +20,7 @@ import torch.fx
 from cabw_viz import torch_adapter
 
 
-class TraceStopped(Exception):
+class TraceStopped(Exception):  # noqa: N818  # a signal to ourselves, not an error
     """Raised by ours in the engine to end a trace; never reaches the user."""
 
 
@@ -44,125 +42,145 @@ class TraceNotes:
     """Graph nodes of compiled regions' backwards, whose own stack traces are the forward's: NodeCall number."""
 
 
-def _last(graph: torch.fx.Graph) -> torch.fx.Node | None:
-    return next(iter(reversed(graph.nodes)), None)
+class Watching:
+    """Fills `notes` and changes nothing else; a mixin in front of a tracer class."""
+
+    notes: TraceNotes
+    stack: Any
+    fx_tracer: Any
+
+    def __init__(self, compiler_fn: Callable[..., Any]) -> None:
+        super().__init__(compiler_fn)  # type: ignore[call-arg]  # the tracer class behind this mixin
+        self.notes.tracer, self._begun, self._closed = self, False, False
+        self.close = self._close
+
+    def _close(self) -> None:
+        """Called by C++ when it is done with the tracer, whatever happened."""
+        if self._begun and not self._closed:
+            self._closed = True
+            torch_adapter.end_unfinished(self)
+
+    def begin_capture(self, inputs: Any, sizes: Any, scalars: Any, origins: Any, *rest: Any) -> Any:
+        """Note who lifted what; where an input cannot become fake, who lifted that."""
+        of_inputs, of_sizes, _ = origins
+        self.notes.input_origins = tuple(number for number, _ in of_inputs)
+        self.notes.size_origins = tuple(number for number, _ in of_sizes)
+        self._begun = True
+        try:
+            return super().begin_capture(inputs, sizes, scalars, origins, *rest)  # type: ignore[misc]  # as above
+        except Exception:
+            # Inputs become fake one by one, in place: the first that is not is the one that could not.
+            bad = next((i for i, tensor in enumerate(inputs) if not torch_adapter.is_fake(tensor)), None)
+            self.notes.node = of_inputs[bad] if bad is not None and bad < len(of_inputs) else None
+            self.notes.error_node = self.notes.node
+            raise
+
+    def set_node_origin(self, node_name: str, nodecall_index: int, pyobj: Any) -> Any:
+        """Note which autograd node's call begins."""
+        self.notes.node = (nodecall_index, node_name)
+        return super().set_node_origin(node_name, nodecall_index, pyobj)  # type: ignore[misc]  # as above
+
+    def proxy_call_backward(self, *args: Any) -> Any:
+        """Note which graph nodes are pasted in for a compiled region's backward."""
+        graph = self.fx_tracer.graph
+        before = next(iter(reversed(graph.nodes)), None)
+        result = super().proxy_call_backward(*args)  # type: ignore[misc]  # as above
+        if self.notes.node is not None and torch_adapter.is_aot_context(args[4]):
+            for node in reversed(graph.nodes):
+                if node is before:
+                    break
+                self.notes.pasted[node] = self.notes.node[0]
+        return result
+
+    def remove_unused_sizes(self) -> Any:
+        """Note which sizes stay."""
+        used = super().remove_unused_sizes()  # type: ignore[misc]  # as above
+        self.notes.used_sizes = tuple(sorted(used))
+        return used
+
+    def end_capture(self, outputs: Any) -> Any:
+        """From here on PyTorch takes back itself what `begin_capture` entered."""
+        self._closed = True
+        return super().end_capture(outputs)  # type: ignore[misc]  # as above
+
+
+class Guarding(Watching):
+    """Watches, and keeps every callback from raising before the last node has been put back."""
+
+    nan_checker: Any
+
+    def end_capture(self, outputs: Any) -> Any:
+        """End the trace, with the error that was kept if there is one."""
+        if self.notes.error is not None:
+            raise TraceStopped
+        # Anomaly mode's check belongs to the user's eager run; the graph does not run here.
+        self.nan_checker = None
+        return super().end_capture(outputs)
 
 
 def watching(base: type[Any], notes: TraceNotes) -> type[Any]:
-    """A subclass of a tracer class that fills `notes` and changes nothing else."""
-
-    class Watching(base):  # type: ignore[misc]  # the base is the user's, known only now
-        def __init__(self, compiler_fn: Callable[..., Any]) -> None:
-            super().__init__(compiler_fn)
-            notes.tracer, self._begun, self._closed = self, False, False
-            self.close = self._close
-
-        def _close(self) -> None:
-            """Called by C++ when it is done with the tracer, whatever happened."""
-            if self._begun and not self._closed:
-                self._closed = True
-                torch_adapter.end_unfinished(self)
-
-        def begin_capture(self, inputs: Any, sizes: Any, scalars: Any, origins: Any, *rest: Any) -> Any:
-            of_inputs, of_sizes, _ = origins
-            notes.input_origins = tuple(number for number, _ in of_inputs)
-            notes.size_origins = tuple(number for number, _ in of_sizes)
-            self._begun = True
-            try:
-                return super().begin_capture(inputs, sizes, scalars, origins, *rest)
-            except Exception:
-                # Inputs become fake one by one, in place: the first that is not is the one that could not.
-                bad = next((i for i, tensor in enumerate(inputs) if not torch_adapter.is_fake(tensor)), None)
-                notes.node = of_inputs[bad] if bad is not None and bad < len(of_inputs) else None
-                notes.error_node = notes.node
-                raise
-
-        def set_node_origin(self, node_name: str, nodecall_index: int, pyobj: Any) -> Any:
-            notes.node = (nodecall_index, node_name)
-            return super().set_node_origin(node_name, nodecall_index, pyobj)
-
-        def proxy_call_backward(self, *args: Any) -> Any:
-            ctx, graph = args[4], self.fx_tracer.graph
-            before = _last(graph)
-            result = super().proxy_call_backward(*args)
-            if notes.node is not None and hasattr(ctx._forward_cls, "_aot_id"):
-                for node in reversed(graph.nodes):
-                    if node is before:
-                        break
-                    notes.pasted[node] = notes.node[0]
-            return result
-
-        def remove_unused_sizes(self) -> Any:
-            used = super().remove_unused_sizes()
-            notes.used_sizes = tuple(sorted(used))
-            return used
-
-        def end_capture(self, outputs: Any) -> Any:
-            self._closed = True  # from here on PyTorch takes back itself what begin_capture entered
-            return super().end_capture(outputs)
-
-    return Watching
-
-
-def _dummies(tracer: Any, metadata: Any) -> list[Any]:
-    return [tracer.allocate_dummy() for _ in metadata]
-
-
-# What a callback answers once the trace has failed: as many tensors as C++ expects, of no meaning.
-FALLBACKS: dict[str, Callable[..., Any]] = {
-    "set_node_origin": lambda tracer, *args: None,
-    "apply_functional": lambda tracer, name, grads, args, metadata: _dummies(tracer, metadata),
-    "proxy_call_backward": lambda tracer, inputs, metadata, *rest: tuple(
-        None if entry is None else tracer.allocate_dummy() for entry in metadata
-    ),
-    "call_copy_slices_prologue": lambda tracer, *args: _dummies(tracer, range(3)),
-    "call_copy_slices_epilogue": lambda tracer, needs_input_grad, *rest: _dummies(tracer, needs_input_grad),
-    "validate_outputs": lambda tracer, _, outputs, *rest: outputs,
-    "accumulate": lambda tracer, *args: tracer.allocate_dummy(),
-    "accumulate_grad": lambda tracer, variable, *rest: tracer.allocate_dummy_like(variable),
-    "tensor_pre_hook": lambda tracer, inputs, *rest: inputs,
-    "cpp_tensor_pre_hook": lambda tracer, inputs, *rest: inputs,
-    "pre_hook": lambda tracer, inputs, *rest: inputs,
-    "post_hook": lambda tracer, outputs, *rest: outputs,
-    "post_acc_grad_hook": lambda tracer, variable, *rest: [variable],
-    "unpack_hook": lambda tracer, *args: tracer.allocate_dummy(),
-}
+    """A watching subclass of a tracer class."""
+    cls = type("Watching", (Watching, base), {"notes": notes})
+    for name, inner in _callbacks(cls):
+        # C++ may look a callback up with an exception pending (a freed node's). Python then finds only what stands
+        # in the class's own dictionary, and else hides the true error behind an AttributeError.
+        setattr(cls, name, inner)
+    return cls
 
 
 def guarding(base: type[Any], notes: TraceNotes) -> type[Any]:
-    """A watching tracer class whose callbacks never raise before the last node has been put back."""
-
-    def guard(name: str) -> Callable[..., Any]:
-        inner, fallback = getattr(Guarding, name), FALLBACKS[name]
-
-        @functools.wraps(inner)
-        def callback(self: Any, *args: Any) -> Any:
-            if notes.error is None:
-                try:
-                    with _aot_unchanged(name, args):
-                        return inner(self, *args)
-                except BaseException as error:  # also KeyboardInterrupt: raised again in end_capture
-                    notes.error, notes.error_node = error, notes.node
-            return fallback(self, *args)
-
-        return callback
-
-    class Guarding(watching(base, notes)):  # type: ignore[misc]  # a class made at run time
-        def end_capture(self, outputs: Any) -> Any:
-            if notes.error is not None:
-                raise TraceStopped
-            # Anomaly mode's check belongs to the user's eager run; the graph does not run here.
-            self.nan_checker = None
-            return super().end_capture(outputs)
-
-    for name in FALLBACKS:
-        if inspect.isfunction(getattr(Guarding, name, None)):
-            setattr(Guarding, name, guard(name))
-    return Guarding
+    """A guarding subclass of a tracer class."""
+    cls = type("Guarding", (Guarding, base), {"notes": notes})
+    for name, inner in _callbacks(cls):
+        setattr(cls, name, _guarded(name, inner, notes))
+    return cls
 
 
-def _aot_unchanged(name: str, args: tuple[Any, ...]) -> Any:
+def _callbacks(cls: type[Any]) -> list[tuple[str, Callable[..., Any]]]:
+    """The callbacks that a class has; older releases lack some."""
+    return [(name, getattr(cls, name)) for name in ANSWERS if hasattr(cls, name)]
+
+
+def _guarded(name: str, inner: Callable[..., Any], notes: TraceNotes) -> Callable[..., Any]:
+    answer = ANSWERS[name]
+
+    def callback(self: Any, *args: Any) -> Any:
+        if notes.error is None:
+            try:
+                with _aot_unchanged(name, args):
+                    return inner(self, *args)
+            except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt too: the recorder raises it again
+                notes.error, notes.error_node = error, notes.node
+        return answer(self, args)
+
+    return callback
+
+
+def _aot_unchanged(name: str, args: Sequence[Any]) -> AbstractContextManager[None]:
     """For the callback that pastes a compiled region's backward: leave that backward's own graph as it was."""
-    if name == "proxy_call_backward" and hasattr(args[4]._forward_cls, "_aot_id"):
+    if name == "proxy_call_backward" and torch_adapter.is_aot_context(args[4]):
         return torch_adapter.unchanged_aot_graph(args[4])
     return nullcontext()
+
+
+def _dummies(tracer: Any, wanted: Sequence[Any]) -> list[Any]:
+    return [None if entry is None else tracer.allocate_dummy() for entry in wanted]
+
+
+# What a callback answers once the trace has failed: as many tensors as C++ expects, of no meaning.
+ANSWERS: dict[str, Callable[[Any, Sequence[Any]], Any]] = {
+    "set_node_origin": lambda _, __: None,
+    "apply_functional": lambda tracer, args: [tracer.allocate_dummy() for _ in args[3]],  # output_metadata
+    "proxy_call_backward": lambda tracer, args: tuple(_dummies(tracer, args[1])),  # output_metadatas
+    "call_copy_slices_prologue": lambda tracer, _: [tracer.allocate_dummy() for _ in range(3)],
+    "call_copy_slices_epilogue": lambda tracer, args: [tracer.allocate_dummy() for _ in args[0]],  # needs_input_grad
+    "validate_outputs": lambda _, args: args[1],  # outputs
+    "accumulate": lambda tracer, _: tracer.allocate_dummy(),
+    "accumulate_grad": lambda tracer, args: tracer.allocate_dummy_like(args[0]),  # variable
+    "tensor_pre_hook": lambda _, args: args[0],  # inputs
+    "cpp_tensor_pre_hook": lambda _, args: args[0],
+    "pre_hook": lambda _, args: args[0],
+    "post_hook": lambda _, args: args[0],  # outputs
+    "post_acc_grad_hook": lambda _, args: [args[0]],  # variable
+    "unpack_hook": lambda tracer, _: tracer.allocate_dummy(),
+}

@@ -40,7 +40,9 @@ class Walk:
         """(output, target number, target's input) of a node's edges within the call."""
         node = self.nodes[number]
         following = self.roots if node is ROOT else node.next_functions
-        return tuple((i, self.numbers[n], nr) for i, (n, nr) in enumerate(following) if n in self.numbers and n is not ROOT)
+        return tuple(
+            (i, self.numbers[n], nr) for i, (n, nr) in enumerate(following) if n in self.numbers and n is not ROOT
+        )
 
 
 def walk(roots: Sequence[Any], inputs: Sequence[Any] = ()) -> Walk:
@@ -93,7 +95,8 @@ def _reaching(targets: Iterable[Any], children: Callable[[Any], list[Any]]) -> s
 
 def _order(children: Callable[[Any], list[Any]], consumers: Counter[Any], runs: set[Any]) -> list[Any]:
     """The nodes in the order in which the tracer takes them."""
-    order, work = [], [ROOT]
+    order: list[Any] = []
+    work: list[Any] = [ROOT]
     while work:
         node = work.pop()
         order.append(node)

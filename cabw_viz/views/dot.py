@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import graphviz
 
 from cabw_viz.analysis.drawing import Arrow, Box, Cluster, Drawing
-from cabw_viz.views.palette import ALARM, ALARM_TINT, EDGE, FAINT, LINE, LOOKS, MUTED, PAPER, TEXT
+from cabw_viz.views.palette import ALARM, ALARM_TINT, EDGE, FAINT, FAINT_EDGE, LINE, LOOKS, MUTED, PAPER, TEXT
 from cabw_viz.views.text import SHORT, shorten, visible
 
 FONT = "Helvetica,Arial,sans-serif"
@@ -23,10 +23,12 @@ TOOLTIP_BYTES = 15_000
 SET_MINUS = "\N{SET MINUS}"
 """Looks like a backslash."""
 
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+
 LEGEND_COLUMNS = 66
 """A legend longer than this many characters goes on in a second row."""
 
-LEGEND_GAP = "    "
+LEGEND_GAP = 4 * NO_BREAK_SPACE
 
 _ESCAPED_BYTES = {"&": len("&amp;"), '"': 2, "\\": len(SET_MINUS.encode())}
 
@@ -85,6 +87,10 @@ def text_label(text: str, limit: int | None = None) -> str:
     return html.escape(shown).replace("\\", "\\\\")
 
 
+def _name_label(name: str) -> str:
+    return text_label(name, SHORT) or "''"  # an empty label is a syntax error, and an empty box tells nothing
+
+
 def tooltip_text(text: str) -> str:
     """A text as a tooltip.
 
@@ -126,11 +132,11 @@ def _box_attributes(box: Box) -> dict[str, str]:
     if box.kind == "gradient_sum":
         attributes |= _SUM
     elif box.kind == "hook":
-        attributes |= {"style": "rounded,filled,dashed", "color": look.color}
+        attributes |= {"style": "rounded,filled,dashed", "color": look.line}
     elif box.kind in {"accumulate_grad", "returned"}:
-        attributes |= {"style": "filled", "fillcolor": look.tint, "color": look.color}
+        attributes |= {"style": "filled", "fillcolor": look.tint, "color": look.line}
     else:
-        attributes |= {"fillcolor": look.tint, "color": look.color}
+        attributes |= {"fillcolor": look.tint, "color": look.line}
     return attributes | _STATES[box.state]
 
 
@@ -138,26 +144,26 @@ def _box_label(box: Box) -> str:
     if box.kind == "gradient_sum":
         return text_label(box.title)
     look = LOOKS[box.kind]
-    name = text_label(box.title, SHORT) or "&#39;&#39;"
+    name = _name_label(box.title)
     stem = name.removesuffix("Backward0")  # on nearly every box, so it stands back
     if stem and stem != name:
         name = stem + _font("Backward0", FAINT)
     number = "" if box.number is None else "  " + _font(f"#{box.number}", FAINT, 9)
     lines = [f"{_font(look.mark, look.color)} {name}{number}"]
     color = ALARM if box.state == "failed" else MUTED
-    lines += [_font(text_label(line, SHORT), color, 9) for line in box.details if line]
+    # The blanks are in the larger type: without them the smaller lines would stick to the title.
+    lines += [f" {_font(text_label(line, SHORT), color, 9)} " for line in box.details if line]
     return "<BR/>".join(lines)
 
 
 def _cluster_attributes(cluster: Cluster) -> dict[str, str]:
     look = LOOKS[cluster.kind]
-    title = (
-        f"{_font(look.mark, look.color)} {text_label(cluster.title, SHORT)}  {_font(f'#{cluster.number}', FAINT, 9)}"
-    )
+    words = f"{_name_label(cluster.title)}  #{cluster.number}"
+    blanks = NO_BREAK_SPACE * (5 * len(words) // 3)  # widen the frame, so that the title is left of the arrows
     return {
-        "label": f"<{title}>",
+        "label": f"<{_font(look.mark, look.color, 9)} {_font(words, MUTED, 9)}{blanks}>",
         "style": "rounded",
-        "color": look.color,
+        "color": look.line,
         "bgcolor": look.tint,
         "margin": "9",
         "tooltip": tooltip_text(f"{cluster.title} #{cluster.number}, {cluster.kind}"),
@@ -169,13 +175,13 @@ def _arrow_attributes(arrow: Arrow) -> dict[str, str]:
     if arrow.label:
         attributes["label"] = f"<{text_label(arrow.label)}>"
     if arrow.faint:
-        attributes |= {"style": "dashed", "color": LINE}
+        attributes |= {"style": "dashed", "color": FAINT_EDGE}
     return attributes
 
 
 def _heading(drawing: Drawing) -> str:
     """Title, counts, what went wrong, and the legend, as one HTML-like table."""
-    rows = [f"<B>{text_label(drawing.title, SHORT)}</B>", _font(text_label(" · ".join(drawing.facts)), MUTED, 10)]
+    rows = [f"<B>{_name_label(drawing.title)}</B>", _font(text_label(" · ".join(drawing.facts)), MUTED, 10)]
     if drawing.problem:
         rows.append(_font(text_label(drawing.problem, 2 * SHORT), ALARM, 10))
     rows += _legend_rows(drawing)
@@ -184,15 +190,15 @@ def _heading(drawing: Drawing) -> str:
 
 
 def _legend_rows(drawing: Drawing) -> Iterator[str]:
-    """The kinds that occur, each with its mark, its name and how many there are."""
+    """The kinds that occur, each with its mark and its name."""
     row: list[str] = []
     columns = 0
-    for kind, count in drawing.kinds.items():
+    for kind in drawing.kinds:
         look = LOOKS[kind]
         if row and columns + len(look.words) > LEGEND_COLUMNS:
             yield LEGEND_GAP.join(row)
             row, columns = [], 0
-        row.append(f"{_font(look.mark, look.color, 10)} {_font(f'{look.words} {count:,}', MUTED, 10)}")
-        columns += len(look.words) + 6
+        row.append(f"{_font(look.mark, look.color, 10)} {_font(look.words, MUTED, 10)}")
+        columns += len(look.words) + 5
     if row:
         yield LEGEND_GAP.join(row)

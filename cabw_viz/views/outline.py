@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import get_args
 
-from cabw_viz.analysis.autograd_drawing import inner_function
-from cabw_viz.analysis.drawing import call_title, counted, problem_of
-from cabw_viz.analysis.flow import AFTER, BEFORE, Entering, hooks_of, incoming, reached, summed
-from cabw_viz.record.kinds import PLUMBING
-from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Hook
+from cabw_viz.analysis.autograd_drawing import aot_ops, inner_function
+from cabw_viz.analysis.drawing import call_title, counted, file_and_line, local_name, problem_of
+from cabw_viz.analysis.flow import AFTER, BEFORE, Entering, hooks_of, incoming, reached, returned_leaves, summed
+from cabw_viz.record.kinds import PLUMBING, AutogradKind, Outcome
+from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Leaf
 from cabw_viz.views.palette import LOOKS
-from cabw_viz.views.text import in_line, pad, width
+from cabw_viz.views.text import in_line, name_in_line, pad, width
 
 FIRST, LAST, AROUND = 60, 20, 5
 """How many nodes a shortened outline shows at its beginning, at its end, and on either side of a failure."""
+
+RAN = {"eager": "run in eager", "compiled": "run compiled", "user": "run by the user's compiler"}
+"""How the call itself ran, in words."""
 
 NAME_COLUMNS = 44
 """Where a name is longer, what follows it is moved to the right."""
@@ -27,17 +31,101 @@ def outline(record: CaptureRecord, *, full: bool = False) -> str:
         record: The capture.
         full: Show every node; otherwise a long backward is shortened in the middle.
     """
-    entering = incoming(record)
-    shown = set(range(len(record.autograd_nodes))) if full else _shown(record)
-    columns = min(NAME_COLUMNS, max((width(_name(record, n)) for n in record.autograd_nodes), default=0))
-    digits = len(str(max((node.number for node in record.autograd_nodes), default=0))) + 1
-    lines, left_out = [*_header(record), ""], 0
-    for place, node in enumerate(record.autograd_nodes):
-        if place not in shown:
-            left_out += 1
-            continue
-        if left_out:
-            lines.append(f"{' ' * (digits + 2)}… {left_out:,} more")
-            left_out = 0
-        lines += _node_lines(record, node, entering.get(node.number, {}), digits, columns)
+    nodes, entering, returned = record.autograd_nodes, incoming(record), returned_leaves(record)
+    margin = len(str(max((node.number for node in nodes), default=0))) + 1
+    columns = min(NAME_COLUMNS, max((width(_name(record, node)) for node in nodes), default=0))
+    lines, last = [*_header(record, entering), ""], -1
+    for place in range(len(nodes)) if full else _shown(record):
+        if place > last + 1:
+            lines.append(f"{' ' * (margin + 1)}… {place - last - 1:,} more")
+        last = place
+        lines.append(_node_line(record, nodes[place], entering.get(nodes[place].number, {}), margin, columns))
+        lines += [f"{' ' * (margin + 3)}{line}" for line in _remarks(record, nodes[place], returned)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _shown(record: CaptureRecord) -> list[int]:
+    """The places of the nodes that a shortened outline shows; never a gap of a single node."""
+    total = len(record.autograd_nodes)
+    spans = [range(FIRST), range(total - LAST, total)]
+    failure = record.failure
+    if failure is not None:
+        places = [place for place, node in enumerate(record.autograd_nodes) if node.number == failure.autograd_node]
+        spans += [range(place - AROUND, place + AROUND + 1) for place in places]
+    shown = {place for span in spans for place in span if 0 <= place < total}
+    return sorted(shown | {place for place in range(total) if {place - 1, place + 1} <= shown})
+
+
+def _header(record: CaptureRecord, flow: dict[int, Entering]) -> Iterator[str]:
+    yield f"{in_line(call_title(record))}, {RAN.get(record.run, record.run)}, torch {record.torch_version}"
+    plumbing = sum(node.kind in PLUMBING for node in record.graph_nodes)
+    sums = sum(len(summed(entering)) for entering in flow.values())
+    counts = [counted(len(record.autograd_nodes), "autograd node")]
+    counts.append(f"{counted(len(record.graph_nodes), 'graph node')} ({plumbing:,} of them plumbing)")
+    counts.append(counted(len(record.inputs), "lifted input"))
+    counts.append(counted(len(record.sizes), "lifted size"))
+    counts.append(counted(sum(len(node.hooks) for node in record.autograd_nodes), "hook"))
+    counts.append(counted(sums, "gradient sum"))
+    yield ", ".join(counts)
+    if record.failure is not None and record.failure.autograd_node not in record.by_number:
+        yield f"✗ {in_line(problem_of(record), 500)}"
+    kinds = Counter(node.kind for node in record.autograd_nodes)
+    yield "  ".join(f"{LOOKS[kind].mark} {LOOKS[kind].words}" for kind in get_args(AutogradKind) if kinds[kind])
+
+
+def _name(record: CaptureRecord, node: AutogradNode) -> str:
+    if node.leaf is None:
+        return name_in_line(node.name)
+    return f"{name_in_line(node.name)} {name_in_line(record.leaves[node.leaf].label)}"
+
+
+def _node_line(record: CaptureRecord, node: AutogradNode, entering: Entering, margin: int, columns: int) -> str:
+    """Number, mark, name; where its gradients go; what is summed before it."""
+    targets = dict.fromkeys(edge.target for edge in node.edges if edge.target in record.by_number)
+    parts = [f"→ {', '.join(f'#{target}' for target in targets)}"] if targets else []
+    for index, count in summed(entering).items():
+        where = f" of input {index}" if len(entering) > 1 else ""
+        parts.append(f"⊕ sums {count} gradients{where}")
+    if not reached(record, node):
+        parts.append("(not reached)")
+    number = f"#{node.number}".rjust(margin)
+    return f"{number} {LOOKS[node.kind].mark} {pad(_name(record, node), columns)}  {'  '.join(parts)}"
+
+
+def _remarks(record: CaptureRecord, node: AutogradNode, returned: dict[int, list[Leaf]]) -> Iterator[str]:
+    """What stands under a node: what is inside it, what is returned, its hooks, and what stopped the trace there."""
+    if node.kind == "copy_slices":
+        yield f"prologue, {in_line(inner_function(record, node))}, epilogue"
+    if node.kind == "aot_backward":
+        yield counted(aot_ops(record, node), "op") + " of a compiled region"
+    for kinds in (BEFORE, ("unpack_hook",), AFTER):
+        for _, hook in hooks_of(node, kinds):
+            at = f" at {in_line(file_and_line(hook.where))}" if hook.where else ""
+            yield f"{LOOKS['hook'].mark} {hook.kind} {name_in_line(local_name(hook.name))}{at}"
+    for leaf in returned.get(node.number, []):
+        name = "" if node.leaf is not None else f"the gradient of {name_in_line(leaf.label)}, "
+        yield f"{LOOKS['returned'].mark} {name}returned as result {leaf.output}"
+    if record.failure is not None and record.failure.autograd_node == node.number:
+        yield f"✗ {in_line(problem_of(record), 500)}"
+
+
+def outline_session(events: Iterable[Event], records: Sequence[CaptureRecord]) -> str:
+    """A session as text: a line for each backward call, and what was captured of it."""
+    events = list(events)
+    outcomes = Counter(event.outcome for event in events)
+    counts = ", ".join(f"{outcomes[outcome]:,} {outcome}" for outcome in get_args(Outcome) if outcomes[outcome])
+    lines = [counted(len(events), "backward call") + (f": {counts}" if counts else "")]
+    lines += [f"  {_event_line(event, records)}" for event in events]
     return "\n".join(lines)
+
+
+def _event_line(event: Event, records: Sequence[CaptureRecord]) -> str:
+    number = "-" if event.call.index is None else f"{event.call.index}"
+    line = f"{number}  {event.call.function} at {in_line(file_and_line(event.call.where))}  {event.outcome}"
+    if event.outcome == "cache_hit":
+        line += f" of capture {event.capture}"
+    elif event.capture is not None and event.capture < len(records):
+        record = records[event.capture]
+        nodes = counted(len(record.autograd_nodes), "autograd node")
+        line += f"  capture {event.capture}: {nodes}, {counted(len(record.graph_nodes), 'graph node')}"
+    return f"{line}  {in_line(event.reason, 300)}" if event.reason else line

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from cabw_viz.analysis.drawing import BoxKind
 
-TEXT, MUTED, FAINT = "#1b2026", "#515b66", "#667079"
-PAPER, LINE, EDGE = "#ffffff", "#c3cad2", "#8a949f"
+TEXT, MUTED, FAINT = "#1b2026", "#515b66", "#59636e"
+PAPER, LINE, EDGE, FAINT_EDGE = "#ffffff", "#c3cad2", "#8a949f", "#a3abb4"
 ALARM, ALARM_TINT = "#b3370a", "#fbe9e2"
 
 
@@ -21,6 +21,8 @@ class Look:
 
     mark: str
     color: str
+    line: str
+    """Colour of the box's outline."""
     tint: str
     """Colour of the box, light enough for dark text."""
     words: str
@@ -28,17 +30,17 @@ class Look:
 
 
 LOOKS: dict[BoxKind, Look] = {
-    "graph_root": Look("◆", "#00805f", "#ddefea", "graph root"),
-    "builtin": Look("■", "#0a6cb3", "#f3f8fc", "built-in node"),
-    "custom_function": Look("●", "#a85f00", "#fbeedb", "custom Function"),
-    "cpp_function": Look("▲", "#b8478f", "#f7e8f1", "C++ Function"),
-    "copy_slices": Look("▼", "#7a3fb5", "#f0e9f7", "CopySlices, in-place on a view"),
-    "aot_backward": Look("★", "#1f5fd0", "#e3ebfa", "compiled region"),
-    "accumulate_grad": Look("►", "#59636e", "#eceef0", "accumulates into .grad"),
-    "gradient_sum": Look("⊕", "#1b2026", "#ffffff", "gradient sum"),
-    "hook": Look("↪", "#8f3f00", "#ffffff", "hook"),
-    "returned": Look("◁", "#59636e", "#eceef0", "returned gradient"),
-    "validate_outputs": Look("✓", "#667079", "#ffffff", "check of the outputs"),
-    "plumbing": Look("·", "#667079", "#ffffff", "plumbing"),
-    "other": Look("□", "#667079", "#ffffff", "other operation"),
+    "graph_root": Look("◆", "#007556", "#7fbfaf", "#e5f2ef", "graph root"),
+    "builtin": Look("■", "#0a6cb3", "#a9c9e2", "#f5f9fd", "built-in node"),
+    "custom_function": Look("●", "#9a5600", "#dcae74", "#fcf2e4", "custom Function"),
+    "cpp_function": Look("▲", "#a83c80", "#dba3c7", "#f9edf5", "C++ Function"),
+    "copy_slices": Look("▼", "#7a3fb5", "#bc9fda", "#f5f0fa", "in-place on a view"),
+    "aot_backward": Look("★", "#1f5fd0", "#8fafe7", "#e6eefb", "compiled region"),
+    "accumulate_grad": Look("►", "#59636e", "#a3abb4", "#eef0f2", "accumulates into .grad"),
+    "gradient_sum": Look("⊕", "#1b2026", "#1b2026", "#ffffff", "gradient sum"),
+    "hook": Look("↪", "#8f3f00", "#c08a62", "#ffffff", "hook"),
+    "returned": Look("◁", "#59636e", "#a3abb4", "#eef0f2", "returned gradient"),
+    "validate_outputs": Look("✓", "#667079", "#d5dae0", "#ffffff", "check of the outputs"),
+    "plumbing": Look("·", "#667079", "#dfe3e8", "#ffffff", "plumbing"),
+    "other": Look("□", "#667079", "#a3abb4", "#ffffff", "other operation"),
 }

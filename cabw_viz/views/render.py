@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import shutil
 import subprocess
@@ -79,12 +80,23 @@ class GraphView:
         path.write_bytes(self.source.encode() if format_ is None else self._render(format_))
         return path
 
-    def html(self) -> str:
-        """The picture as part of a page; what stands in its way where there is none."""
+    def html(self, *, inline: bool = True) -> str:
+        """The picture as part of a page; what stands in its way where there is none.
+
+        Args:
+            inline: As an SVG element, which has tooltips. JupyterLab takes those out of a notebook that it does not
+                trust, that is, of one that somebody sent; an image, `inline=False`, it shows.
+        """
         try:
-            return f'<div style="overflow: auto; max-height: 80vh">{self.svg()}</div>'
+            picture = self.svg() if inline else self._image()
         except CabwError as error:
             return f"<pre>{html.escape(str(error))}</pre>"
+        return _framed(picture)
+
+    def _image(self) -> str:
+        data = base64.b64encode(self.svg().encode()).decode()
+        alt = html.escape(repr(self), quote=True)
+        return f'<img style="max-width: none" alt="{alt}" src="data:image/svg+xml;base64,{data}">'
 
     def _render(self, format_: Format) -> bytes:
         boxes = len(self.drawing.boxes)
@@ -106,9 +118,14 @@ class GraphView:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         try:
-            return {"image/svg+xml": self.svg(), "text/plain": repr(self)}
+            return {"text/html": _framed(self._image()), "text/plain": repr(self)}
         except CabwError as error:
             return {"text/plain": f"{self!r}\n{error}"}
+
+
+def _framed(picture: str) -> str:
+    """A picture in its own size, to be scrolled where it is larger than the page."""
+    return f'<div style="overflow: auto; max-height: 80vh">{picture}</div>'
 
 
 def run_dot(source: str, format_: Format, timeout: float = SECONDS) -> bytes:

@@ -30,6 +30,11 @@ def in_line(text: str, limit: int = SHORT) -> str:
     return shown
 
 
+def name_in_line(text: str) -> str:
+    """A name as `in_line` shows it; an empty one as two quotes, so that it is seen."""
+    return in_line(text) or "''"
+
+
 def width(text: str) -> int:
     """How many columns of a terminal the text takes."""
     if text.isascii():

@@ -1,4 +1,4 @@
-"""the first of two threads waits inside its backward until the second is inside its own; .grad must be the sum"""
+"""the first of two threads stops inside its backward until the second, with the same parameter, has made its own; .grad must be the sum"""
 
 import threading
 
@@ -6,8 +6,8 @@ import torch
 
 NAME = "cs_two_threads_inside_together"
 SOURCE = "pytorch/pytorch#18333, second form"
-POINT = "the first of two threads waits inside its backward until the second is inside its own; .grad must be the sum"
-EXPECT = "parity"
+POINT = "the first of two threads stops inside its backward until the second, with the same parameter, has made its own; .grad must be the sum"
+EXPECT = "differs: the first thread's graph was made while .grad was None, and overwrites what the second put there"
 
 LOSSES = {}
 WAIT = 20
@@ -27,13 +27,13 @@ def build(device="cpu", dtype=None):
 
 
 def backward(loss, params):
-    """Whoever makes one backward wait for the other at the door waits for ever, but for WAIT seconds."""
+    """Whoever lets one backward wait for the other at the door makes this wait for WAIT seconds, and `met` False."""
     problems, met = [], []
-    inside, settled = threading.Event(), threading.Event()
+    inside, done = threading.Event(), threading.Event()
 
     def first_is_inside(grad):
         inside.set()
-        met.append(settled.wait(WAIT))
+        met.append(done.wait(WAIT))
 
     def work(part, begin, end):
         try:
@@ -46,10 +46,9 @@ def backward(loss, params):
 
     first, second = LOSSES["pair"]
     first.register_hook(first_is_inside)
-    second.register_hook(lambda grad: settled.set())
     threads = [
         threading.Thread(target=work, args=(first, lambda: None, inside.set)),
-        threading.Thread(target=work, args=(second, lambda: inside.wait(WAIT), settled.set)),
+        threading.Thread(target=work, args=(second, lambda: inside.wait(WAIT), done.set)),
     ]
     for thread in threads:
         thread.start()

@@ -1,0 +1,145 @@
+"""What comes after `%cabw`: one function for each command, its options above it, its help made of both."""
+
+from __future__ import annotations
+
+import difflib
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, get_args
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from cabw_viz.analysis.drawing import LEVELS
+from cabw_viz.errors import CabwError
+from cabw_viz.surfaces.shelf import Shelf
+
+HOOKS = ("run", "drop", "refuse")
+
+_SESSION = argument("--session", metavar="NAME", help="the variable that holds the session; default: the last %%%%cabw")
+_CAPTURE = argument(
+    "--capture", metavar="N", type=int, default=-1, help="which capture of the session, from 0; default: the last"
+)
+LEVEL = argument("--level", choices=LEVELS, default="autograd", help="what a box stands for; default: autograd")
+
+
+@magic_arguments("cabw graph")
+@LEVEL
+@argument("--plumbing", action="store_true", help="at level fx, draw lifted inputs, sizes and getitem too")
+@argument("--save", metavar="PATH", help="write the picture to PATH instead: svg, pdf, png or dot")
+@_CAPTURE
+@_SESSION
+def graph(shelf: Shelf, options: Namespace) -> object:
+    """Draw a capture."""
+    view = shelf.capture(options.session, options.capture).graph(options.level, plumbing=options.plumbing)
+    if options.save is None:
+        return view
+    print(f"wrote {view.save(unquoted(options.save))}")  # noqa: T201  # as %%writefile does
+    return None
+
+
+@magic_arguments("cabw parity")
+@argument("--rtol", type=float, help="relative tolerance, with --atol; default: torch.testing's for the dtype")
+@argument("--atol", type=float, help="tolerance in units of the gradient's largest element, with --rtol")
+@argument("--hooks", choices=HOOKS, default="run", help="hooks in the graph: run again (default), drop, or refuse")
+@_CAPTURE
+@_SESSION
+def parity(shelf: Shelf, options: Namespace) -> object:
+    """Run a captured graph again and compare its gradients with those of your own run."""
+    capture = shelf.capture(options.session, options.capture)
+    return capture.parity(rtol=options.rtol, atol=options.atol, hooks=options.hooks)
+
+
+@magic_arguments("cabw list")
+def list_(shelf: Shelf, _options: Namespace) -> object:
+    """List the sessions in reach and their captures."""
+    return shelf.frame()
+
+
+@magic_arguments("cabw close")
+@argument("name", nargs="?", metavar="NAME", help="the variable that holds the session; default: the last %%%%cabw")
+@argument("--all", action="store_true", help="close every session in reach")
+def close(shelf: Shelf, options: Namespace) -> object:
+    """Let a session's tensors go; its records, tables and pictures stay."""
+    sessions = [session for _, session in shelf.sessions()] if options.all else [shelf.session(options.name)]
+    for session in sessions:
+        session.close()
+    return None
+
+
+@magic_arguments("cabw help")
+@argument("command", nargs="?", metavar="COMMAND", help="one command only")
+def help_(_shelf: Shelf, options: Namespace) -> object:
+    """Say what there is."""
+    if options.command is None:
+        print(help_text())  # noqa: T201  # a magic's help is printed
+    else:
+        print(help_of(command_named(options.command)))  # noqa: T201
+    return None
+
+
+Command = Callable[[Shelf, Namespace], object]
+COMMANDS: dict[str, Command] = {"graph": graph, "parity": parity, "list": list_, "close": close, "help": help_}
+HELPED: dict[str, Callable[..., Any]] = dict(COMMANDS)
+"""All that `%cabw help` describes: the commands, and the cell magic, which adds itself."""
+
+
+def command_named(name: str) -> Callable[..., Any]:
+    """Something that `%cabw help` describes.
+
+    Raises:
+        CabwError: there is no such thing; says what there is.
+    """
+    if name in HELPED:
+        return HELPED[name]
+    raise unknown(name, tuple(HELPED))
+
+
+def unknown(name: str, known: tuple[str, ...]) -> CabwError:
+    """The error for a command that does not exist."""
+    like = difflib.get_close_matches(name, known, n=1)
+    return CabwError(
+        f"%cabw has no command {name!r}",
+        expected=", ".join(known),
+        try_=f"%cabw {like[0]}" if like else "%cabw help",
+    )
+
+
+def parse(function: Callable[..., Any], line: str) -> Namespace:
+    """The options of a command.
+
+    Raises:
+        CabwError: they are not the command's; says what it takes.
+    """
+    try:
+        options: Namespace = parse_argstring(function, line)
+    except (UsageError, ValueError) as error:  # ValueError: a quotation mark without its partner
+        raise CabwError(f"%{name_of(function)}: {error}", expected=usage_of(function), try_="%cabw help") from None
+    return options
+
+
+def unquoted(text: str) -> str:
+    """An argument without the quotation marks around it, which IPython leaves in place."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """`cabw graph`."""
+    return str(function.parser.prog)  # type: ignore[attr-defined]  # put there by magic_arguments
+
+
+def usage_of(function: Callable[..., Any]) -> str:
+    """`%cabw graph [--level {autograd,fx}] …` in one line."""
+    text: str = function.parser.format_usage()  # type: ignore[attr-defined]
+    return " ".join(text.replace("::", "", 1).split())
+
+
+def help_of(function: Callable[..., Any]) -> str:
+    """A command's whole help."""
+    text: str = function.parser.format_help()  # type: ignore[attr-defined]
+    return text.replace("::", "", 1).strip()
+
+
+def help_text() -> str:
+    """The help of everything, made from the parsers."""
+    return "\n\n\n".join(map(help_of, HELPED.values()))

@@ -1,0 +1,191 @@
+"""`%load_ext cabw_viz`: the magics `%%cabw`, which captures a cell, and `%cabw`, which shows what was captured."""
+
+from __future__ import annotations
+
+import keyword
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
+
+from cabw_viz.errors import CabwError
+from cabw_viz.surfaces import cells, commands
+from cabw_viz.surfaces.commands import COMMANDS, HELPED, LEVEL, parse, unquoted
+from cabw_viz.surfaces.shelf import Shelf
+
+if TYPE_CHECKING:
+    from cabw_viz.analysis.drawing import Level
+    from cabw_viz.surfaces.session import Session
+
+MAGIC = "cabw"
+KINDS = ("line", "cell")
+RUNS = ("eager", "compiled")
+
+
+def load_ipython_extension(ip: InteractiveShell) -> None:
+    """Add the magics. Loading a second time changes nothing."""
+    if _loaded(ip) is None:
+        CabwMagics(ip).install()
+
+
+def unload_ipython_extension(ip: InteractiveShell) -> None:
+    """Take the magics away; the user's own of the same names, if there were any, come back."""
+    magics = _loaded(ip)
+    if magics is not None:
+        magics.uninstall()
+
+
+def _loaded(ip: InteractiveShell) -> CabwMagics | None:
+    # By name: after a reload of this module the class is another one.
+    found = ip.magics_manager.registry.get(CabwMagics.__name__)
+    return found if hasattr(found, "uninstall") else None
+
+
+def only(text: str) -> int | slice:
+    """`--only`: `2`, or a range such as `10:12`."""
+    numbers = [int(part) if part.strip() else None for part in text.split(":")]
+    if len(numbers) == 1 and numbers[0] is not None:
+        return numbers[0]
+    return slice(*numbers)
+
+
+def variable(text: str) -> str:
+    """`--name`: a name that Python takes."""
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise ValueError(text)
+    return text
+
+
+@magics_class
+class CabwMagics(Magics):
+    """The magics of one shell."""
+
+    shell: InteractiveShell
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self.shelf = Shelf(shell.user_ns)
+        self._before: dict[str, Any] = {}
+
+    def install(self) -> None:
+        """Put the magics into the shell's tables, and remember what stood there."""
+        tables = self.shell.magics_manager.magics
+        self._before = {kind: tables[kind][MAGIC] for kind in KINDS if MAGIC in tables[kind]}
+        self.shell.register_magics(self)
+
+    def uninstall(self) -> None:
+        """Put back what stood in the tables, except where somebody has put theirs on top since; close what is kept."""
+        manager = self.shell.magics_manager
+        for kind in KINDS:
+            table = manager.magics[kind]
+            if table.get(MAGIC) != self.magics[kind][MAGIC]:
+                continue
+            if kind in self._before:
+                table[MAGIC] = self._before[kind]
+            else:
+                del table[MAGIC]
+        del manager.registry[type(self).__name__]
+        if self in self.shell.configurables:  # where Magics.__init__ put it
+            self.shell.configurables.remove(self)
+        self.shelf.clear()
+
+    @no_var_expand
+    @cell_magic(MAGIC)
+    @magic_arguments(f"%{MAGIC}")
+    @argument("--model", metavar="EXPR", help="names the leaves: a module, or a mapping of names to tensors")
+    @argument("--run", choices=RUNS, default="eager", help="compiled: run each backward through compiled autograd")
+    @argument("--only", metavar="N", type=only, help="which backward calls to capture: 0, or a range such as 10:12")
+    @argument("--snapshot", action="store_true", help="copy the inputs, so that the cell may step an optimizer")
+    @argument("--parity", action="store_true", help="then compare every capture with the cell's own run")
+    @LEVEL
+    @argument("--name", metavar="NAME", type=variable, help="the variable that gets the session")
+    def capture_cell(self, line: str, cell: str) -> None:
+        """Run the cell with every backward in it captured, then show the session.
+
+        With --name the session is bound to that variable before the cell runs, as `with cabw_viz.capture(...) as NAME`
+        does it. Without, it is kept until the next such cell, which closes it. After an error in the cell, what was
+        captured until then is kept too.
+        """
+        with _usage_errors():
+            options = parse(CabwMagics.capture_cell, line)
+            session = self._session(options)
+        parsed = cells.parse(self.shell, f"%%{MAGIC} {line}", cell)
+        with _usage_errors():
+            with session:
+                self._keep(session, options.name)
+                finished = cells.run(self.shell, parsed)
+            if finished or len(session.events):
+                display(Shown(session, options.level))
+            if finished and options.parity:
+                _show_parity(session)
+
+    @no_var_expand
+    @line_magic(MAGIC)
+    def command(self, line: str) -> object:
+        """Show what was captured."""
+        name, _, rest = line.strip().partition(" ")
+        with _usage_errors():
+            if name and name not in COMMANDS:
+                raise commands.unknown(name, tuple(COMMANDS))
+            function = COMMANDS[name or "help"]
+            return function(self.shelf, parse(function, rest))
+
+    def _session(self, options: Namespace) -> Session:
+        from cabw_viz.surfaces.session import capture
+
+        subject = None if options.model is None else self._evaluated(unquoted(options.model))
+        return capture(subject, run=options.run, only=options.only, snapshot=options.snapshot)
+
+    def _evaluated(self, expression: str) -> Any:
+        try:
+            return self.shell.ev(expression)
+        except Exception as error:
+            raise CabwError(
+                f"--model {expression} could not be evaluated: {type(error).__name__}: {error}",
+                expected="an expression for a torch.nn.Module, or for a mapping of names to tensors",
+                try_="--model model, where `model` is a variable of this notebook",
+            ) from error
+
+    def _keep(self, session: Session, name: str | None) -> None:
+        if name is not None:
+            self.shell.push({name: session})
+        self.shelf.keep(session, named=name is not None)
+
+
+class Shown:
+    """A session as a cell shows it, at a level of the drawing."""
+
+    def __init__(self, session: Session, level: Level) -> None:
+        self._session, self._level = session, level
+
+    def __repr__(self) -> str:
+        return repr(self._session)
+
+    def _repr_html_(self) -> str:
+        return self._session.html(self._level)
+
+
+def _show_parity(session: Session) -> None:
+    if not len(session):
+        session[0]  # raises, and says what became of the block's backward calls
+    for capture in session:
+        display(capture.parity())
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """An error of ours as IPython's UsageError: its text alone is shown, not the way to it."""
+    try:
+        yield
+    except CabwError as error:
+        raise UsageError(str(error)) from error
+
+
+HELPED[f"%{MAGIC}"] = CabwMagics.capture_cell
+CabwMagics.command.__doc__ = f"Show what was captured.\n\n{commands.help_text()}"

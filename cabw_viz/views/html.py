@@ -1,0 +1,219 @@
+"""Sessions, captures and comparisons as HTML: one function for each fragment.
+
+Every text that came from somebody's model, code or file names goes through `_text`, the one place that escapes.
+Drawings come from `dot`, tables from pandas, which escape on their own.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import get_args
+
+from cabw_viz.analysis import parity
+from cabw_viz.analysis.drawing import Level, call_title, counted, file_and_line, problem_of
+from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.kinds import Outcome
+from cabw_viz.record.model import CaptureRecord, Event
+from cabw_viz.views import tables
+from cabw_viz.views.outline import RAN, outline
+from cabw_viz.views.render import GraphView, graph_view
+from cabw_viz.views.text import in_line
+
+BOXES_SHOWN = 400
+"""What shows itself draws no more boxes than this together: the pictures are stored with the notebook."""
+
+ROWS_SHOWN = 100
+"""A session with more different rows of events shows the first and last of them."""
+
+OUTCOME_MARKS: dict[Outcome, str] = {"captured": "●", "cache_hit": "○", "failed": "✗", "bypassed": "–"}
+EVENT_HEADINGS = ("call", "function", "where", "outcome", "capture", "ms", "reason")
+
+
+# ------------------------------------------------------------------------------------------------------ whole fragments
+
+
+def session_html(events: Iterable[Event], records: Sequence[CaptureRecord], level: Level = "autograd") -> str:
+    """A session: what became of each backward call, and its captures, the last one opened."""
+    events = list(events)
+    views = _drawn([graph_view(record, level) for record in records])
+    captures = [
+        _folded(_capture_title(index, record), _capture_body(record, view), opened=index == len(records) - 1)
+        for index, (record, view) in enumerate(zip(records, views, strict=True))
+    ]
+    return _fragment(_session_title(events), _event_table(events), *captures)
+
+
+def capture_html(record: CaptureRecord, level: Level = "autograd") -> str:
+    """A capture: its title, its drawing, and its outline folded away."""
+    (view,) = _drawn([graph_view(record, level)])
+    return _fragment(f"<p>{_record_title(record)}</p>", _capture_body(record, view))
+
+
+def parity_html(comparison: Comparison) -> str:
+    """A comparison: its outcome, what was compared with what, and a coloured row for each gradient."""
+    table = tables.parity_styler(tables.parity_frame(comparison)).to_html() if comparison.rows else ""
+    return _fragment(_verdict(comparison), _comparison_facts(comparison), f'<div class="cabw-scroll">{table}</div>')
+
+
+def page_html(title: str, *fragments: str) -> str:
+    """A whole page that needs nothing else, made of fragments."""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{_text(title)}</title>\n'
+        f"<style>{_style('page')}</style>\n</head>\n<body>\n<h1>{_text(title)}</h1>\n"
+        + "\n".join(fragments)
+        + "\n</body>\n</html>\n"
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- leaves
+
+
+def _text(text: str, limit: int = 500) -> str:
+    """A text that may be anybody's, in one line and escaped."""
+    return html.escape(in_line(text, limit))
+
+
+@cache
+def _style(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.css").read_text("utf-8")
+
+
+def _fragment(*parts: str) -> str:
+    """Parts with the style they need; MathJax keeps out, so that a name with $ in it stays a name."""
+    return f'<div class="cabw tex2jax_ignore mathjax_ignore"><style>{_style("html")}</style>{"".join(parts)}</div>'
+
+
+def _span(css: str, content: str) -> str:
+    return f'<span class="cabw-{css}">{content}</span>'
+
+
+def _folded(title: str, content: str, *, opened: bool = False) -> str:
+    return f"<details{' open' if opened else ''}><summary>{title}</summary>{content}</details>"
+
+
+# ------------------------------------------------------------------------------------------------------------- captures
+
+
+def _record_title(record: CaptureRecord) -> str:
+    facts = [
+        RAN.get(record.run, record.run),
+        counted(len(record.autograd_nodes), "autograd node"),
+        counted(len(record.graph_nodes), "graph node"),
+    ]
+    title = _span("title", _text(call_title(record))) + _span("muted", _text(" · ".join(facts)))
+    return title + (f" {_span('alarm', '✗ failed')}" if record.failure else "")
+
+
+def _capture_title(index: int, record: CaptureRecord) -> str:
+    return f"{_span('muted', f'[{index}]')} {_record_title(record)}"
+
+
+def _capture_body(record: CaptureRecord, view: GraphView | None) -> str:
+    problem = f'<p class="cabw-alarm">{_text(problem_of(record))}</p>' if record.failure else ""
+    return problem + _drawing(view) + _folded("Outline", f"<pre>{html.escape(outline(record))}</pre>")
+
+
+def _drawn(views: list[GraphView]) -> list[GraphView | None]:
+    """The views whose pictures are shown, the last first, as far as BOXES_SHOWN allows; None for the others."""
+    left, shown = BOXES_SHOWN, list[GraphView | None]()
+    for view in reversed(views):
+        left -= len(view.drawing.boxes)
+        shown.append(view if left >= 0 else None)
+    return shown[::-1]
+
+
+def _drawing(view: GraphView | None) -> str:
+    if view is None:
+        return f'<p class="cabw-muted">Not drawn here, to keep the page small (at most {BOXES_SHOWN} boxes): <code>.graph()</code> draws it.</p>'
+    return f'<div class="cabw-drawing">{view.html()}</div>'
+
+
+# --------------------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One event, or several in a row that differ in nothing but their number and time."""
+
+    event: Event
+    last: int | None
+    count: int
+    seconds: float
+
+    @property
+    def call(self) -> str:
+        first = self.event.call.index
+        if first is None:
+            return f"× {self.count}" if self.count > 1 else ""
+        return f"{first}" if self.last == first else f"{first} to {self.last}"
+
+
+def _rows(events: Iterable[Event]) -> Iterator[_Row]:
+    for _, group in groupby(events, _likeness):
+        alike = list(group)
+        yield _Row(alike[0], alike[-1].call.index, len(alike), sum(event.seconds for event in alike))
+
+
+def _likeness(event: Event) -> tuple[object, ...]:
+    call = event.call
+    return event.outcome, event.reason, event.capture, call.function, call.where, call.index is None
+
+
+def _session_title(events: Sequence[Event]) -> str:
+    outcomes = Counter(event.outcome for event in events)
+    counts = [f"{outcomes[outcome]:,} {outcome}" for outcome in get_args(Outcome) if outcomes[outcome]]
+    title = _span("title", counted(len(events), "backward call"))
+    return f"<p>{title}{_span('muted', ' · '.join(counts))}</p>"
+
+
+def _event_table(events: Sequence[Event]) -> str:
+    if not events:
+        return ""
+    rows = list(_rows(events))
+    heads = "".join(f'<th class="{_column(name)}">{name}</th>' for name in EVENT_HEADINGS)
+    body = [_event_row(row) for row in rows]
+    if len(rows) > ROWS_SHOWN:
+        more = f'<tr><td colspan="{len(EVENT_HEADINGS)}">… {len(rows) - ROWS_SHOWN:,} more: session.events</td></tr>'
+        body = [*body[: ROWS_SHOWN // 2], more, *body[-ROWS_SHOWN // 2 :]]
+    table = f'<table class="cabw-events"><thead><tr>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+    return f'<div class="cabw-scroll">{table}</div>'
+
+
+def _column(name: str) -> str:
+    return {"ms": "cabw-number", "reason": "cabw-reason"}.get(name, f"cabw-{name}")
+
+
+def _event_row(row: _Row) -> str:
+    event = row.event
+    cells = (
+        row.call,
+        event.call.function,
+        file_and_line(event.call.where),
+        f"{OUTCOME_MARKS[event.outcome]} {event.outcome}",
+        "" if event.capture is None else f"[{event.capture}]",
+        f"{row.seconds * 1000:,.1f}",
+        event.reason,
+    )
+    columns = zip(EVENT_HEADINGS, cells, strict=True)
+    return "<tr>" + "".join(f'<td class="{_column(name)}">{_text(cell)}</td>' for name, cell in columns) + "</tr>"
+
+
+# --------------------------------------------------------------------------------------------------------------- parity
+
+
+def _verdict(comparison: Comparison) -> str:
+    mark, css = ("✓", "ok") if parity.ok(comparison) else ("✗", "alarm")
+    return f"<p>{_span(css, f'{mark} {_text(parity.summary(comparison))}')}</p>"
+
+
+def _comparison_facts(comparison: Comparison) -> str:
+    facts = [f"candidate: {comparison.candidate}", f"reference: {comparison.reference}"]
+    facts += [f"tolerance: {dtype} rtol={rtol:g} atol={atol:g}" for dtype, rtol, atol in comparison.tolerances]
+    facts += [f"note: {note}" for note in comparison.notes]
+    return f'<p class="cabw-muted">{"<br>".join(map(_text, facts))}</p>'
