@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ def parse(shell: InteractiveShell, magic: str, body: str) -> Cell:
     The magic's own line stands above it as a comment: so tracebacks show it, and their line numbers are right.
 
     Raises:
-        SyntaxError: as IPython raises it for any cell.
+        SyntaxError: the body is not Python.
     """
     code = shell.transform_cell(body)
     source = f"# {magic}\n{code}"
@@ -52,20 +53,34 @@ def run(shell: InteractiveShell, cell: Cell) -> bool:
         CabwError: the cell awaits, and this kernel's event loop is running already.
         BaseException: what the cell raised, where there is no cell that the magic stands in.
     """
-    outer = shell.displayhook.exec_result
-    result = ExecutionResult(None) if outer is None else outer
-    interactivity = "none" if cell.quiet else shell.ast_node_interactivity
     if cell.waits and _loop_is_running():
         raise CabwError(
             "this cell awaits, and a cell magic runs inside the kernel's event loop, where it cannot wait",
             expected="a cell without `await` outside of a function",
             try_="an ordinary cell with `with cabw_viz.capture(model) as session:` in it, where await works",
         )
-    work = shell.run_ast_nodes(cell.nodes, cell.name, interactivity, compiler=shell.compile, result=result)
-    raised = bool(shell.loop_runner(work) if cell.waits else _finish(work))
+    interactivity = "none" if cell.quiet else shell.ast_node_interactivity
+    with _outer_result(shell) as result:
+        work = shell.run_ast_nodes(cell.nodes, cell.name, interactivity, compiler=shell.compile, result=result)
+        raised = shell.loop_runner(work) if cell.waits else _finish(work)
+    return not raised
+
+
+def show_syntax_error(shell: InteractiveShell, error: SyntaxError) -> None:
+    """Show what `parse` raised as IPython shows it for any cell: that it happened inside a magic is of no interest."""
+    with _outer_result(shell) as result:
+        shell.showsyntaxerror()
+        result.error_before_exec = error
+
+
+@contextmanager
+def _outer_result(shell: InteractiveShell) -> Iterator[ExecutionResult]:
+    """The result of the cell that the magic stands in; if there is none, an error in it is raised."""
+    outer = shell.displayhook.exec_result
+    result = ExecutionResult(None) if outer is None else outer
+    yield result
     if outer is None:
         result.raise_error()
-    return not raised
 
 
 def _loop_is_running() -> bool:

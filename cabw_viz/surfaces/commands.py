@@ -1,11 +1,12 @@
-"""What comes after `%cabw`: one function for each command, its options above it, its help made of both."""
+"""What comes after `%cabw` and `%%cabw`: options, and a function for each command; the help is made of both."""
 
 from __future__ import annotations
 
 import difflib
-from argparse import Namespace
+import keyword
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
@@ -14,17 +15,66 @@ from cabw_viz.analysis.drawing import LEVELS
 from cabw_viz.errors import CabwError
 from cabw_viz.surfaces.shelf import Shelf
 
+RUNS = ("eager", "compiled")
 HOOKS = ("run", "drop", "refuse")
+
+
+def only(text: str) -> int | slice:
+    """`--only`: `2`, or a range such as `10:12`."""
+    try:
+        numbers = [int(part) if part.strip() else None for part in text.split(":")]
+        return numbers[0] if len(numbers) == 1 and numbers[0] is not None else slice(*numbers)
+    except (ValueError, TypeError):
+        raise ArgumentTypeError(f"{text!r} is neither a number nor a range such as 10:12") from None
+
+
+def variable(text: str) -> str:
+    """`--name`: a name that Python takes."""
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise ArgumentTypeError(f"{text!r} cannot be the name of a variable")
+    return text
+
 
 _SESSION = argument("--session", metavar="NAME", help="the variable that holds the session; default: the last %%%%cabw")
 _CAPTURE = argument(
     "--capture", metavar="N", type=int, default=-1, help="which capture of the session, from 0; default: the last"
 )
-LEVEL = argument("--level", choices=LEVELS, default="autograd", help="what a box stands for; default: autograd")
+_LEVEL = argument(
+    "--level",
+    choices=LEVELS,
+    metavar="LEVEL",
+    default=LEVELS[0],
+    help=f"what a box stands for: {' or '.join(LEVELS)}; default: {LEVELS[0]}",
+)
+
+
+@magic_arguments("%cabw")
+@argument("--model", metavar="EXPR", help="names the leaves: a module, or a mapping of names to tensors")
+@argument(
+    "--run",
+    choices=RUNS,
+    metavar="RUN",
+    default=RUNS[0],
+    help="eager (default): let the backwards run as they are; compiled: run them through compiled autograd",
+)
+@argument("--only", metavar="N", type=only, help="which backward calls to capture: 0, or a range such as 10:12")
+@argument("--snapshot", action="store_true", help="copy the inputs, so that the cell may step an optimizer")
+@argument("--parity", action="store_true", help="then compare every capture with the cell's own run")
+@_LEVEL
+@argument("--name", metavar="NAME", type=variable, help="the variable that gets the session")
+def cell(options: Namespace) -> Namespace:
+    """Run the cell with every backward in it captured, then show the session.
+
+    With --name the session is bound to that variable before the cell runs, as
+    `with cabw_viz.capture(...) as NAME` does it. Without, it is kept until the
+    next such cell, which closes it. After an error in the cell, what was
+    captured until then is kept too.
+    """
+    return options
 
 
 @magic_arguments("cabw graph")
-@LEVEL
+@_LEVEL
 @argument("--plumbing", action="store_true", help="at level fx, draw lifted inputs, sizes and getitem too")
 @argument("--save", metavar="PATH", help="write the picture to PATH instead: svg, pdf, png or dot")
 @_CAPTURE
@@ -41,7 +91,13 @@ def graph(shelf: Shelf, options: Namespace) -> object:
 @magic_arguments("cabw parity")
 @argument("--rtol", type=float, help="relative tolerance, with --atol; default: torch.testing's for the dtype")
 @argument("--atol", type=float, help="tolerance in units of the gradient's largest element, with --rtol")
-@argument("--hooks", choices=HOOKS, default="run", help="hooks in the graph: run again (default), drop, or refuse")
+@argument(
+    "--hooks",
+    choices=HOOKS,
+    metavar="HOOKS",
+    default=HOOKS[0],
+    help="of the graph: run (again; default), drop or refuse",
+)
 @_CAPTURE
 @_SESSION
 def parity(shelf: Shelf, options: Namespace) -> object:
@@ -80,8 +136,8 @@ def help_(_shelf: Shelf, options: Namespace) -> object:
 
 Command = Callable[[Shelf, Namespace], object]
 COMMANDS: dict[str, Command] = {"graph": graph, "parity": parity, "list": list_, "close": close, "help": help_}
-HELPED: dict[str, Callable[..., Any]] = dict(COMMANDS)
-"""All that `%cabw help` describes: the commands, and the cell magic, which adds itself."""
+HELPED: dict[str, Callable[..., Any]] = {"%cabw": cell, **COMMANDS}
+"""All that `%cabw help` describes."""
 
 
 def command_named(name: str) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from cabw_viz.errors import CabwError
 from cabw_viz.surfaces import cells, commands
-from cabw_viz.surfaces.commands import COMMANDS, HELPED, LEVEL, parse, unquoted
+from cabw_viz.surfaces.commands import COMMANDS, parse, unquoted
 from cabw_viz.surfaces.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 MAGIC = "cabw"
 KINDS = ("line", "cell")
-RUNS = ("eager", "compiled")
 
 
 def load_ipython_extension(ip: InteractiveShell) -> None:
@@ -45,21 +42,6 @@ def _loaded(ip: InteractiveShell) -> CabwMagics | None:
     # By name: after a reload of this module the class is another one.
     found = ip.magics_manager.registry.get(CabwMagics.__name__)
     return found if hasattr(found, "uninstall") else None
-
-
-def only(text: str) -> int | slice:
-    """`--only`: `2`, or a range such as `10:12`."""
-    numbers = [int(part) if part.strip() else None for part in text.split(":")]
-    if len(numbers) == 1 and numbers[0] is not None:
-        return numbers[0]
-    return slice(*numbers)
-
-
-def variable(text: str) -> str:
-    """`--name`: a name that Python takes."""
-    if not text.isidentifier() or keyword.iskeyword(text):
-        raise ValueError(text)
-    return text
 
 
 @magics_class
@@ -97,33 +79,18 @@ class CabwMagics(Magics):
 
     @no_var_expand
     @cell_magic(MAGIC)
-    @magic_arguments(f"%{MAGIC}")
-    @argument("--model", metavar="EXPR", help="names the leaves: a module, or a mapping of names to tensors")
-    @argument("--run", choices=RUNS, default="eager", help="compiled: run each backward through compiled autograd")
-    @argument("--only", metavar="N", type=only, help="which backward calls to capture: 0, or a range such as 10:12")
-    @argument("--snapshot", action="store_true", help="copy the inputs, so that the cell may step an optimizer")
-    @argument("--parity", action="store_true", help="then compare every capture with the cell's own run")
-    @LEVEL
-    @argument("--name", metavar="NAME", type=variable, help="the variable that gets the session")
     def capture_cell(self, line: str, cell: str) -> None:
-        """Run the cell with every backward in it captured, then show the session.
-
-        With --name the session is bound to that variable before the cell runs, as `with cabw_viz.capture(...) as NAME`
-        does it. Without, it is kept until the next such cell, which closes it. After an error in the cell, what was
-        captured until then is kept too.
-        """
+        """Run a cell captured; its help is that of `commands.cell`."""
         with _usage_errors():
-            options = parse(CabwMagics.capture_cell, line)
+            options = parse(commands.cell, line)
             session = self._session(options)
-        parsed = cells.parse(self.shell, f"%%{MAGIC} {line}", cell)
-        with _usage_errors():
-            with session:
-                self._keep(session, options.name)
-                finished = cells.run(self.shell, parsed)
-            if finished or len(session.events):
-                display(Shown(session, options.level))
-            if finished and options.parity:
-                _show_parity(session)
+        try:
+            parsed = cells.parse(self.shell, f"%%{MAGIC} {line}", cell)
+        except SyntaxError as error:
+            cells.show_syntax_error(self.shell, error)
+        else:
+            with _usage_errors():
+                self._run(session, parsed, options)
 
     @no_var_expand
     @line_magic(MAGIC)
@@ -135,6 +102,15 @@ class CabwMagics(Magics):
                 raise commands.unknown(name, tuple(COMMANDS))
             function = COMMANDS[name or "help"]
             return function(self.shelf, parse(function, rest))
+
+    def _run(self, session: Session, cell: cells.Cell, options: Namespace) -> None:
+        with session:
+            self._keep(session, options.name)
+            finished = cells.run(self.shell, cell)
+        if finished or len(session.events):
+            display(Shown(session, options.level))
+        if finished and options.parity:
+            _show_parity(session)
 
     def _session(self, options: Namespace) -> Session:
         from cabw_viz.surfaces.session import capture
@@ -187,5 +163,5 @@ def _usage_errors() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-HELPED[f"%{MAGIC}"] = CabwMagics.capture_cell
+CabwMagics.capture_cell.__doc__ = commands.help_of(commands.cell)
 CabwMagics.command.__doc__ = f"Show what was captured.\n\n{commands.help_text()}"

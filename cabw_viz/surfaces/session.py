@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
+from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Failure
 from cabw_viz.replay import parity as parity_of
 from cabw_viz.replay.runner import HookPolicy, replay
 from cabw_viz.surfaces.report import ParityReport
 from cabw_viz.tracing.recorder import Captured, Recorder
-from cabw_viz.views import html, tables
+from cabw_viz.views import tables
+from cabw_viz.views.html import capture_html, session_html
 from cabw_viz.views.outline import outline, outline_session
 from cabw_viz.views.render import GraphView, graph_view
 
@@ -143,9 +145,13 @@ class Session:
     def __repr__(self) -> str:
         return outline_session(self._recorder.events, [captured.record for captured in self._recorder.captures])
 
-    def _repr_html_(self) -> str:
+    def html(self, level: Level = "autograd") -> str:
+        """The session as part of a page, its captures drawn at a level: what a notebook shows."""
         records = [captured.record for captured in self._recorder.captures]
-        return html.session_html(self._recorder.events, records)
+        return session_html(self._recorder.events, records, level)
+
+    def _repr_html_(self) -> str:
+        return self.html()
 
 
 class NoCaptureError(CabwError, IndexError):
@@ -173,7 +179,7 @@ class Capture:
         """A row for every autograd node, by NodeCall number."""
         return tables.node_frame(self.record)
 
-    def graph(self, level: Literal["autograd", "fx"] = "autograd", *, plumbing: bool = False) -> GraphView:
+    def graph(self, level: Level = "autograd", *, plumbing: bool = False) -> GraphView:
         """The graph as a picture; shows itself in a notebook.
 
         Args:
@@ -220,5 +226,9 @@ class Capture:
     def __repr__(self) -> str:
         return self.outline()
 
+    def html(self, level: Level = "autograd") -> str:
+        """The capture as part of a page, drawn at a level: what a notebook shows."""
+        return capture_html(self.record, level)
+
     def _repr_html_(self) -> str:
-        return html.capture_html(self.record)
+        return self.html()

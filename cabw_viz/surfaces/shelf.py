@@ -65,21 +65,14 @@ class Shelf:
             CabwError: there is no such session; says which there are.
         """
         found = dict(self.sessions())
-        if name is None:
-            latest = self._latest() if self._latest is not None else None
-            if latest is not None:
-                return latest
-            if len(found) == 1:
-                return next(iter(found.values()))
-        elif name in found:
+        latest = None if self._latest is None else self._latest()
+        if name is None and latest is not None:
+            return latest
+        if name is None and len(found) == 1:
+            return next(iter(found.values()))
+        if name is not None and name in found:
             return found[name]
-        names = ", ".join(found)
-        wanted = "no session was captured by %%cabw yet" if name is None else f"{name} is not a session"
-        raise CabwError(
-            wanted,
-            expected=f"one of {names}" if names else "a session",
-            try_="--session NAME" if names and name is None else "%%cabw --model model above a cell with a backward",
-        )
+        raise _no_session(name, [known for known in found if known != UNNAMED])
 
     def capture(self, name: str | None, index: int) -> Capture:
         """One capture of a session; negative indices count from the last.
@@ -95,7 +88,7 @@ class Shelf:
 
         rows = [row for name, session in self.sessions() for row in _rows(name, session)]
         frame = pd.DataFrame(rows, columns=list(LIST_COLUMNS), dtype="object")
-        counts = {column: "Int64" for column in ("capture", "autograd_nodes", "graph_nodes")}
+        counts = dict.fromkeys(("capture", "autograd_nodes", "graph_nodes"), "Int64")
         return frame.astype(counts)
 
 
@@ -108,3 +101,11 @@ def _rows(name: str, session: Session) -> Iterator[tuple[object, ...]]:
         counts = len(record.autograd_nodes), len(record.graph_nodes)
         failure = "" if record.failure is None else str(record.failure)
         yield name, state, index, record.call.function, record.call.where, record.run, *counts, failure
+
+
+def _no_session(name: str | None, known: list[str]) -> CabwError:
+    return CabwError(
+        "no session was captured by %%cabw yet" if name is None else f"there is no session {name!r}",
+        expected=f"one of {', '.join(known)}" if known else "a session",
+        try_=f"--session {known[0]}" if known else "%%cabw --model model above the code of a backward",
+    )

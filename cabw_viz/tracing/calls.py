@@ -12,6 +12,7 @@ import torch
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import BackwardCall
 from cabw_viz.torch_adapter import EngineCall
+from cabw_viz.tracing.places import place
 
 Only = int | slice | Callable[[BackwardCall], bool] | None
 """Which backward calls a block captures: all, one, a range, or those a function picks."""
@@ -27,11 +28,11 @@ def describe(call: EngineCall, index: int | None) -> BackwardCall:
 
 
 def users_frame() -> str:
-    """`file:line` of the nearest frame outside torch and this package."""
+    """The place of the nearest frame outside torch and this package."""
     frame = sys._getframe(1)  # noqa: SLF001  # documented, and the one cheap way to a frame
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def check_only(only: object) -> None:

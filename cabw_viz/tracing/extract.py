@@ -17,6 +17,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.live import Arguments
 from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind
 from cabw_viz.record.model import AutogradNode, Edge, GraphNode, Hook, Leaf, LiftedInput, LiftedSize
+from cabw_viz.tracing.places import place
 from cabw_viz.tracing.tracer import TraceNotes
 from cabw_viz.tracing.walk import ROOT, Walk
 
@@ -296,13 +297,13 @@ def _hook(node: torch.fx.Node, ordinal: int, hooks: Sequence[Any] | None) -> Hoo
 
 
 def _describe_function(function: Any) -> tuple[str, str]:
-    """Qualified name and `file:line` of a hook."""
+    """Qualified name of a hook, and the place of its definition."""
     if function is None:
         return "<unknown>", ""
     function = inspect.unwrap(getattr(function, "func", function))
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return name, f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+    return name, place(code.co_filename, code.co_firstlineno) if code else ""
 
 
 def disagreement(nodes: Sequence[AutogradNode], view: GraphView) -> str:

@@ -33,7 +33,7 @@ from cabw_viz.tracing.calls import Only, check_only, describe, miss_reason, sele
 from cabw_viz.tracing.gate import GATE
 from cabw_viz.tracing.leaves import variables_of
 from cabw_viz.tracing.naming import Names
-from cabw_viz.tracing.tracer import TraceStopped, guarding, watching
+from cabw_viz.tracing.tracer import Held, TraceStopped, guarding, watching
 
 
 @dataclass
@@ -81,6 +81,7 @@ class Recorder:
         self._door: Callable[..., Any] | None = None
         self._cache_owner: object = None
         self._cache_is_foreign = False
+        self._held: list[Held] = []
 
     # -- coming and going ------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class Recorder:
         Recorder._installed = None
         if self._original is not None and torch_adapter.door() is self._door:
             torch_adapter.set_door(self._original)
-        torch_adapter.clear_cache()
+        self._clear_cache()
 
     def release(self) -> None:
         """Let go of every tensor."""
@@ -326,11 +327,17 @@ class Recorder:
     def _fresh_cache(self, owner: object) -> None:
         """Entries made under another compiler, by calls that passed us by, or by failed traces must not answer."""
         if self._cache_is_foreign or self._cache_owner is not owner:
-            torch_adapter.clear_cache()
+            self._clear_cache()
         self._cache_is_foreign, self._cache_owner = False, owner
+
+    def _clear_cache(self) -> None:
+        torch_adapter.clear_cache()
+        while self._held:
+            self._held.pop().release()
 
     def _settle(self, attempt: Attempt, error: BaseException | None, reasons: Sequence[str]) -> None:
         """Note how a trace ended."""
+        self._held += attempt.notes.held
         seconds = time.perf_counter() - attempt.started
         if attempt.hit is not None:
             self._note(attempt, "cache_hit", "", seconds)

@@ -24,6 +24,25 @@ class TraceStopped(Exception):  # noqa: N818  # a signal to ourselves, not an er
     """Raised by ours in the engine to end a trace; never reaches the user."""
 
 
+class Held:
+    """A callable that can be let go of.
+
+    C++ never drops its reference to what `end_capture` returns (`_compiled_autograd_impl` keeps the tuple in a bare
+    pointer), so that each capture would keep its graph, and all that hangs on it, for the life of the process.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function: Callable[..., Any] | None = function
+
+    def __call__(self, *args: Any) -> Any:
+        assert self._function is not None  # released only together with the cache that could call it
+        return self._function(*args)
+
+    def release(self) -> None:
+        """Let go of the function."""
+        self._function = None
+
+
 @dataclass
 class TraceNotes:
     """What a tracer noticed beside the graph."""
@@ -40,6 +59,8 @@ class TraceNotes:
     """Which sizes are left in the graph, ascending."""
     pasted: dict[torch.fx.Node, int] = field(default_factory=dict)
     """Graph nodes of compiled regions' backwards, whose own stack traces are the forward's: NodeCall number."""
+    held: tuple[Held, ...] = ()
+    """What the trace left with C++; to be released when the cache is cleared."""
 
 
 class Watching:
@@ -101,7 +122,9 @@ class Watching:
     def end_capture(self, outputs: Any) -> Any:
         """From here on PyTorch takes back itself what `begin_capture` entered."""
         self._closed = True
-        return super().end_capture(outputs)  # type: ignore[misc]  # as above
+        result = super().end_capture(outputs)  # type: ignore[misc]  # as above
+        self.notes.held = tuple(Held(function) for function in result)
+        return self.notes.held
 
 
 class Guarding(Watching):

@@ -130,7 +130,8 @@ def _drawn(views: list[GraphView]) -> list[GraphView | None]:
 
 def _drawing(view: GraphView | None) -> str:
     if view is None:
-        return f'<p class="cabw-muted">Not drawn here, to keep the page small (at most {BOXES_SHOWN} boxes): <code>.graph()</code> draws it.</p>'
+        why = f"Not drawn here, where at most {BOXES_SHOWN} boxes are shown together"
+        return f'<p class="cabw-muted">{why}: <code>.graph()</code> draws it.</p>'
     return f'<div class="cabw-drawing">{view.html()}</div>'
 
 
