@@ -373,6 +373,11 @@ def is_operator(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that another is a view of; None for what is no view."""
+    return tensor._base
+
+
 def version(tensor: torch.Tensor) -> int:
     """How often a tensor's storage has been written to in place."""
     return tensor._version

@@ -152,7 +152,7 @@ def test_autograd_nodes_agree_with_an_independent_walk(name, monkeypatch):
 
 
 def walked(roots, inputs):
-    """Names of the autograd nodes that a call runs, by depth-first search for all and backwards search for `inputs=`."""
+    """Names of the autograd nodes that a call runs: all below the roots, or those above an input."""
     edge = torch.autograd.graph.get_gradient_edge
     nodes = [root.node if not isinstance(root, torch.Tensor) else edge(root).node for root in roots if can_start(root)]
     parents, todo = {}, list(nodes)

@@ -91,7 +91,9 @@ class LiftedInput:
     device: str
     layout: str
     names: tuple[str, ...] = ()
-    """Names the subject gives it, all of them; empty where it gives none."""
+    """All its names: the subject's, or a leaf's made-up one; empty where it has none."""
+    view_of: tuple[str, ...] = ()
+    """Where it is a view of a named tensor (a transposed weight): the names of that."""
     autograd_node: int | None = None
     """Number of the autograd node that lifted it first; None where that is not known."""
 

@@ -18,7 +18,8 @@ Only = int | slice | Callable[[BackwardCall], bool] | None
 """Which backward calls a block captures: all, one, a range, or those a function picks."""
 
 NOTHING_BEFORE = re.compile(r"GraphRoot \(NodeCall 0\) with key size \d+, previous key sizes=\[\]")
-_OURS = (str(Path(__file__).parent.parent), str(Path(torch.__file__).parent))
+_ON_THE_WAY = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
+"""The folders whose frames lie between the user's code and the door."""
 
 
 def describe(call: EngineCall, index: int | None) -> BackwardCall:
@@ -28,9 +29,9 @@ def describe(call: EngineCall, index: int | None) -> BackwardCall:
 
 
 def users_frame() -> str:
-    """The place of the nearest frame outside torch and this package."""
+    """The place of the nearest frame that is not on the way from the user's code to the door."""
     frame = sys._getframe(1)  # noqa: SLF001  # documented, and the one cheap way to a frame
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_ON_THE_WAY):
         frame = frame.f_back
     return place(frame.f_code.co_filename, frame.f_lineno)
 

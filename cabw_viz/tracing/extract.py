@@ -222,12 +222,17 @@ def lifted_inputs(
     for index, ordinal in _lifted(view, "inputs"):
         origin = notes.input_origins[index] if index < len(notes.input_origins) else None
         tensor = arguments.inputs[index] if arguments is not None else None
-        if isinstance(tensor, torch.Tensor):
-            described = (tuple(tensor.shape), str(tensor.dtype), str(tensor.device), str(tensor.layout), given(tensor))
-        else:
-            described = ((), "", "", "", ())
-        rows.append(LiftedInput(index, ordinal, *described, origin))
+        rows.append(LiftedInput(index, ordinal, *_describe_tensor(tensor, given), origin))
     return tuple(rows)
+
+
+def _describe_tensor(tensor: Any, names: Callable[[Any], tuple[str, ...]]) -> tuple[Any, ...]:
+    """Shape, dtype, device, layout, names, and the names of what it is a view of."""
+    if not isinstance(tensor, torch.Tensor):
+        return (), "", "", "", (), ()
+    base = torch_adapter.base_of(tensor)
+    described = tuple(tensor.shape), str(tensor.dtype), str(tensor.device), str(tensor.layout)
+    return *described, names(tensor), () if base is None else names(base)
 
 
 def lifted_sizes(view: GraphView, notes: TraceNotes, arguments: Arguments | None) -> tuple[LiftedSize, ...]:

@@ -35,6 +35,7 @@ class Held:
         self._function: Callable[..., Any] | None = function
 
     def __call__(self, *args: Any) -> Any:
+        """Call the function."""
         assert self._function is not None  # released only together with the cache that could call it
         return self._function(*args)
 

@@ -1,0 +1,134 @@
+"""What bad input gets: a CabwError that says what was seen, what was expected, what to try."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import cabw_viz
+from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
+from tests.test_capture import data, model
+
+
+def parts(error):
+    """The three sentences of an error."""
+    return error.value.seen, error.value.expected, error.value.try_
+
+
+@pytest.mark.parametrize("subject", [3, "model", [torch.ones(1)], {"w": 1}, {1: torch.ones(1)}, torch.ones(1)])
+def test_a_subject_that_names_nothing(subject):
+    with pytest.raises(CabwError, match="subject") as error:
+        cabw_viz.capture(subject)
+    seen, expected, try_ = parts(error)
+    assert type(subject).__name__ in seen or "mapping" in seen
+    assert "nn.Module" in expected
+    assert "cabw_viz.capture(model)" in try_
+
+
+@pytest.mark.parametrize("options", [{"run": "fast"}, {"gradients": "some"}])
+def test_words_that_are_none_of_ours(options):
+    ((name, value),) = options.items()
+    with pytest.raises(CabwError, match=f"{name}={value!r}") as error:
+        cabw_viz.capture(**options)
+    assert "one of" in error.value.expected
+
+
+@pytest.mark.parametrize("only", [-1, True, 1.5, "0", slice(-1, None), slice(0, 4, 0), slice(0, 4, -1), [0]])
+def test_an_only_that_picks_nothing(only):
+    with pytest.raises(CabwError, match="only="):
+        cabw_viz.capture(only=only)
+
+
+def test_a_block_in_which_no_backward_ran():
+    with cabw_viz.capture(model()) as session:
+        pass
+    assert len(session) == 0
+    assert len(session.events) == 0
+    assert "no backward" in repr(session)
+    with pytest.raises(CabwError, match="no backward ran in the block") as error:
+        session[0]
+    assert ".backward()" in error.value.try_
+    assert list(session) == []
+
+
+def test_a_session_never_entered():
+    with pytest.raises(CabwError, match="has not been entered"):
+        cabw_viz.capture(model())[0]
+
+
+def test_a_session_whose_calls_were_all_left_out():
+    net = model()
+    with cabw_viz.capture(net, only=5) as session:
+        net(data()).sum().backward()
+    with pytest.raises(CabwError, match=r"none of the block's 1 backward calls.*not selected by only="):
+        session[0]
+
+
+def test_a_capture_that_is_not_there():
+    net = model()
+    with cabw_viz.capture(net) as session:
+        net(data()).sum().backward()
+    with pytest.raises(CabwError, match="no capture 3"):
+        session[3]
+    with pytest.raises(IndexError):
+        session[-2]
+
+
+def test_a_level_that_is_none():
+    net = model()
+    with cabw_viz.capture(net) as session:
+        net(data()).sum().backward()
+    with pytest.raises(CabwError, match="nonsense") as error:
+        session[0].graph(level="nonsense")
+    assert "'autograd'" in error.value.expected
+
+
+@pytest.mark.parametrize("version", ["2.7.1", "1.13.0", "2.7.0a0+git1234"])
+def test_a_torch_that_is_too_old(monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(CabwError, match=f"torch {version}".replace("+", r"\+")) as error:
+        torch_adapter.check.__wrapped__()
+    assert "2.8 or newer" in error.value.expected
+    assert "pip install" in error.value.try_
+
+
+@pytest.mark.parametrize("version", ["2.8.0", "2.13.0+cpu", "2.15.0.dev20261101", "3.0"])
+def test_a_torch_that_is_new_enough(monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    torch_adapter.check.__wrapped__()
+
+
+def test_a_signature_that_is_not_the_expected_one(monkeypatch):
+    def end_capture(self, outputs, more):
+        raise AssertionError
+
+    monkeypatch.setattr(torch_adapter.TracerBase, "end_capture", end_capture)
+    with pytest.raises(CabwError, match="end_capture takes .*'more'") as error:
+        torch_adapter.check.__wrapped__()
+    assert "('outputs',)" in error.value.expected
+    assert torch.__version__ in error.value.seen
+
+
+def test_a_door_that_is_gone(monkeypatch):
+    monkeypatch.delattr(torch.autograd, "_engine_run_backward")
+    with pytest.raises(CabwError, match="_engine_run_backward"):
+        torch_adapter.check.__wrapped__()
+
+
+def test_importing_imports_no_torch_and_an_unknown_name_is_an_attribute_error():
+    code = "import cabw_viz, sys; assert 'torch' not in sys.modules; assert 'pandas' not in sys.modules; dir(cabw_viz)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = cabw_viz.nonsense
+
+
+def test_records_are_made_without_torch():
+    code = (
+        "import sys; import cabw_viz.record.model, cabw_viz.record.comparison, cabw_viz.analysis.parity\n"
+        "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

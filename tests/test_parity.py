@@ -1,0 +1,363 @@
+"""Parity of captured graphs with the user's own run, and the faults that it must find."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch._dynamo import compiled_autograd
+
+import cabw_viz
+from cabw_viz.errors import CabwError
+from tests.test_capture import data, model
+
+
+@contextlib.contextmanager
+def faulty(name, change):
+    """Lets one of PyTorch's functional backward ops, as a replay calls it, give something else."""
+    op = getattr(compiled_autograd.ops, name)
+    original = op.fn
+    op.fn = lambda *args: change(original(*args))
+    try:
+        yield
+    finally:
+        op.fn = original
+
+
+def scaled(results):
+    return [None if r is None else r * 1.001 for r in results]
+
+
+def deep():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential()
+    for activation in (torch.nn.Tanh, torch.nn.Sigmoid, torch.nn.GELU):
+        net.append(torch.nn.Linear(4, 4))
+        net.append(activation())
+    return net
+
+
+def captured(net, loss=lambda out: out.square().sum(), **options):
+    with cabw_viz.capture(net, **options) as session:
+        loss(net(data())).backward()
+    return session
+
+
+def verdicts(report):
+    return dict(zip(report.frame["parameter"], report.frame["verdict"], strict=True))
+
+
+# ------------------------------------------------------------------------------------------------ faults are found
+
+
+@pytest.mark.parametrize(
+    ("name", "below"),
+    [("TanhBackward0", ["0."]), ("SigmoidBackward0", ["0.", "2."]), ("GeluBackward0", ["0.", "2.", "4."])],
+)
+def test_a_faulty_node_is_seen_in_the_parameters_below_it_and_in_no_others(name, below):
+    session = captured(deep())
+    with faulty(name, scaled):
+        report = session[0].parity()
+    expected = {f"{i}.{kind}": "bitwise" for i in (0, 2, 4) for kind in ("weight", "bias")}
+    expected |= {key: "mismatch" for key in expected if key.startswith(tuple(below))}
+    assert verdicts(report) == expected
+    assert not report.ok
+    assert report.worst.verdict == "mismatch"
+    assert session[0].parity().ok  # the fault was in that replay, not in the capture
+
+
+def test_the_size_of_a_fault_is_told():
+    session = captured(deep())
+    with faulty("TanhBackward0", scaled):
+        frame = session[0].parity().frame.set_index("parameter")
+    assert frame.loc["0.weight", "max_rel_err"] == pytest.approx(1e-3, rel=1e-3)
+    grad = session[0].replay()["0.weight"]
+    assert frame.loc["0.weight", "max_abs_err"] == pytest.approx(1e-3 * grad.abs().max().item(), rel=1e-3)
+
+
+def test_a_fault_in_the_eager_run_is_found_too():
+    """A custom Function that multiplies by 1.001 in its first backward alone."""
+
+    class Once(torch.autograd.Function):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            Once.calls += 1
+            return g * 1.001 if Once.calls == 1 else g
+
+    v, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    with cabw_viz.capture({"v": v, "w": w}) as session:
+        (Once.apply(w) + v).sum().backward()
+    assert verdicts(session[0].parity()) == {"v": "bitwise", "w": "mismatch"}
+
+
+def test_nan_from_a_node_is_nonfinite():
+    session = captured(deep())
+    with faulty("TanhBackward0", lambda results: [r * float("nan") for r in results]):
+        report = session[0].parity()
+    assert verdicts(report)["0.weight"] == "nonfinite"
+    assert verdicts(report)["2.weight"] == "bitwise"
+    assert report.worst.verdict == "nonfinite"
+
+
+def test_a_gradient_that_only_one_side_has():
+    session = captured(deep())
+    live = session._recorder.captures[0].live
+    index = [leaf.label for leaf in session[0].record.leaves].index("0.bias")
+    kept = live.reference.pop(index)
+    assert verdicts(session[0].parity())["0.bias"] == "unexpected"
+    live.reference[index] = kept
+
+    def without_bias(results):
+        return [None, *results[1:]]
+
+    with faulty("AddmmBackward0", without_bias):
+        report = session[0].parity()
+    expected = {
+        f"{i}.{kind}": verdict for i in (0, 2, 4) for kind, verdict in (("weight", "bitwise"), ("bias", "missing"))
+    }
+    assert verdicts(report) == expected
+    assert report.worst.verdict == "missing"
+
+
+def test_tolerances_are_the_dtypes_and_can_be_given():
+    session = captured(deep())
+    with faulty("TanhBackward0", lambda results: [r * (1 + 3e-6) for r in results]):
+        default = session[0].parity()
+        strict = session[0].parity(rtol=0.0, atol=0.0)
+        loose = session[0].parity(rtol=1e-2, atol=1e-2)
+    assert verdicts(default)["0.weight"] == "within_tolerance"
+    assert default.ok
+    assert verdicts(strict)["0.weight"] == "mismatch"
+    assert verdicts(loose)["0.weight"] == "within_tolerance"
+    assert default.comparison.tolerances == (("torch.float32", 1.3e-6, 1e-5),)
+
+
+# ------------------------------------------------------------------------------------- what parity can be asked for
+
+
+def test_a_parameter_changed_in_place_is_refused_by_name():
+    net = model()
+    session = captured(net)
+    with torch.no_grad():
+        net[2].weight.add_(1)
+    with pytest.raises(CabwError, match=r"^2\.weight .*changed in place.*version 1 then, 2 now") as error:
+        session[0].parity()
+    assert "snapshot=True" in str(error.value)
+
+
+def test_a_bias_that_is_only_accumulated_into_counts_too():
+    net = model()
+    session = captured(net)
+    with torch.no_grad():
+        net[0].bias.mul_(2)
+    with pytest.raises(CabwError, match=r"^0\.bias \(8,\) was changed"):
+        session[0].parity()
+
+
+def test_an_unnamed_saved_tensor_changed_in_place_is_refused_with_its_node():
+    w = torch.ones(3, requires_grad=True)
+    x = torch.ones(3)
+    with cabw_viz.capture({"w": w}) as session:
+        (w * x).sum().backward()
+    x.add_(1)
+    with pytest.raises(CabwError, match=r"inputs\[\d\] \(3,\), saved by MulBackward0 \(#2\)"):
+        session[0].parity()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_after_an_optimizer_step_a_snapshot_is_needed_and_enough(steps):
+    def train(snapshot):
+        net = model()
+        optimizer = torch.optim.Adam(net.parameters())
+        with cabw_viz.capture(net, snapshot=snapshot) as session:
+            for _ in range(steps):
+                optimizer.zero_grad()
+                net(data()).square().sum().backward()
+                optimizer.step()
+        return session
+
+    with pytest.raises(CabwError, match="changed in place"):
+        train(snapshot=False)[0].parity()
+    report = train(snapshot=True)[0].parity()
+    assert set(report.frame["verdict"]) == {"bitwise"}
+
+
+def test_gradients_accumulated_into_later_do_not_matter():
+    net = model()
+    with cabw_viz.capture(net) as session:
+        for _ in range(3):
+            net(data()).square().sum().backward()
+    assert [capture.parity().ok for capture in session] == [True, True]
+
+
+def test_an_optimizer_in_a_hook_is_not_stepped_again():
+    net = model()
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in net.parameters()}
+    steps = []
+
+    def step(parameter):
+        optimizers[parameter].step()
+        parameter.grad = None
+        steps.append(parameter)
+
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(step)
+    session = captured(net, snapshot=True)
+    assert len(steps) == 4
+    after = [p.detach().clone() for p in net.parameters()]
+    report = session[0].parity()
+    assert report.ok
+    assert len(steps) == 4
+    assert all(p.grad is None for p in net.parameters())
+    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), after, strict=True))
+    assert "4 post-accumulate hooks were left out of the replay" in report.comparison.notes
+
+
+def test_nothing_is_written_by_a_replay():
+    net = model()
+    session = captured(net)
+    grads = [p.grad.clone() for p in net.parameters()]
+    versions = [(p._version, p.grad._version) for p in net.parameters()]
+    session[0].parity()
+    session[0].replay()
+    assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), grads, strict=True))
+    assert [(p._version, p.grad._version) for p in net.parameters()] == versions
+
+
+def test_hooks_run_again_or_are_left_out_or_refused():
+    def tripled(grad):
+        calls.append(1)
+        return grad * 3
+
+    calls = []
+    net = model()
+    with cabw_viz.capture(net) as session:
+        out = net(data())
+        out.register_hook(tripled)
+        out.sum().backward()
+    report = session[0].parity()
+    assert report.ok
+    assert len(calls) == 2
+    assert "1 hooks ran again in the replay" in report.comparison.notes
+    dropped = session[0].replay(hooks="drop")
+    assert len(calls) == 2
+    torch.testing.assert_close(dropped["2.bias"] * 3, net[2].bias.grad)
+    with pytest.raises(CabwError, match="AddmmBackward0 .* carries a tensor_pre_hook .*tripled"):
+        session[0].parity(hooks="refuse")
+    with pytest.raises(CabwError, match="hooks='sometimes'"):
+        session[0].parity(hooks="sometimes")
+
+
+def test_parity_after_close_is_refused():
+    session = captured(model())
+    session.close()
+    assert session.closed
+    with pytest.raises(CabwError, match="was closed"):
+        session[0].parity()
+
+
+def test_parity_without_reference_is_refused():
+    with pytest.raises(CabwError, match='gradients="none"'):
+        captured(model(), gradients="none")[0].parity()
+    with pytest.raises(CabwError, match='gradients="none"'):
+        captured(model(), gradients="none", run="compiled")[0].parity()
+    assert captured(model(), gradients="none")[0].replay().keys() == dict(model().named_parameters()).keys()
+
+
+def test_a_replay_that_pytorch_cannot_do_names_the_node():
+    """A callback that needs a live engine."""
+
+    class Queues(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: None)
+            return g
+
+    w = torch.ones(3, requires_grad=True)
+    with cabw_viz.capture({"w": w}) as session:
+        Queues.apply(w).sum().backward()
+    with pytest.raises(CabwError, match=r"QueuesBackward \(#2\), graph node call_backward raised RuntimeError"):
+        session[0].parity()
+
+
+def test_existing_gradients_do_not_confuse_a_compiled_run():
+    net = model()
+    net(data()).sum().backward()
+    for run in ("compiled", "eager"):
+        assert captured(net, run=run)[0].parity().ok
+    with compiled_autograd._enable(lambda gm: gm):
+        report = captured(net)[0].parity()
+    assert report.ok, report
+
+
+def test_what_is_compared_with_what_is_said():
+    report = captured(model())[0].parity()
+    assert report.comparison.reference == "your own eager run"
+    assert "op by op on eager kernels" in report.comparison.candidate
+    compiled = captured(model(), run="compiled")[0].parity()
+    assert "through compiled autograd" in compiled.comparison.candidate
+    for text in (repr(report), report._repr_html_()):
+        assert "your own eager run" in text
+
+
+def test_frame_columns():
+    frame = captured(model())[0].parity().frame
+    first = ["parameter", "verdict", "max_abs_err", "max_rel_err", "shape", "dtype"]
+    assert list(frame.columns[:6]) == first
+    assert list(frame["shape"]) == [(2, 8), (8, 4), (8,), (2,)]
+
+
+# -------------------------------------------------------------------------------------------- models as people use
+
+transformers = pytest.importorskip("transformers", reason="pip install 'cabw_viz[examples]' for real model definitions")
+
+
+def tiny(kind):
+    """Two layers of a real definition, random weights."""
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        config = transformers.GPT2Config(n_layer=2, n_head=4, n_embd=64, vocab_size=97, n_positions=32)
+        return transformers.GPT2LMHeadModel(config)
+    common = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 96,
+        "vocab_size": 97,
+        "max_position_embeddings": 32,
+    }
+    if kind == "llama":
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(num_key_value_heads=2, **common))
+    return transformers.BertForMaskedLM(transformers.BertConfig(**common))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
+def test_real_definitions_are_bitwise_equal_to_eager(kind):
+    net = tiny(kind).train()
+    tokens = torch.randint(0, 97, (2, 16), generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(2)
+    net(input_ids=tokens, labels=tokens).loss.backward()
+    plain = {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+    net.zero_grad()
+    torch.manual_seed(2)
+    with cabw_viz.capture(net) as session:
+        net(input_ids=tokens, labels=tokens).loss.backward()
+    for name, gradient in plain.items():
+        assert torch.equal(gradient, dict(net.named_parameters())[name].grad), name
+    report = session[0].parity()
+    assert set(report.frame["verdict"]) == {"bitwise"}, report
+    assert len(report.frame) == len(plain)
+    again = session[0].replay()
+    for name, gradient in plain.items():
+        assert torch.equal(gradient, again[name]), name
