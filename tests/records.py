@@ -141,7 +141,8 @@ class _Tracer:
         if node.kind != "accumulate_grad":
             checked = self.add("validate_outputs", "validate_outputs", "validate_outputs", results, number=number)
             results = [self.getitem(checked, edge.output, number=number) for edge in node.edges]
-        results = self._hooks(hooks, ("post_acc_grad_hook", "post_hook"), results, number)
+        self._hooks(hooks, ("post_acc_grad_hook",), lifted, number)  # such a hook reads the leaf
+        results = self._hooks(hooks, ("post_hook",), results, number)
         for edge, value in zip(node.edges, results, strict=False):
             self.arriving.setdefault((edge.target, edge.input), []).append(value)
         return replace(node, hooks=tuple(hooks))

@@ -352,13 +352,17 @@ class Boom(BaseException):
     """Like KeyboardInterrupt, no Exception."""
 
 
+def raise_after(loss, error):
+    loss.backward()
+    raise error
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, Boom])
 def test_leaving_the_block_by_an_exception_restores_everything(error):
     door = torch.autograd._engine_run_backward
     net = model()
     with pytest.raises(error), cabw_viz.capture(net):
-        net(data()).sum().backward()
-        raise error
+        raise_after(net(data()).sum(), error)
     assert torch.autograd._engine_run_backward is door
 
 

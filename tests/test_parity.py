@@ -249,7 +249,7 @@ def test_hooks_run_again_or_are_left_out_or_refused():
     dropped = session[0].replay(hooks="drop")
     assert len(calls) == 2
     torch.testing.assert_close(dropped["2.bias"] * 3, net[2].bias.grad)
-    with pytest.raises(CabwError, match="AddmmBackward0 .* carries a tensor_pre_hook .*tripled"):
+    with pytest.raises(CabwError, match=r"AddmmBackward0 .* carries a tensor_pre_hook .*tripled"):
         session[0].parity(hooks="refuse")
     with pytest.raises(CabwError, match="hooks='sometimes'"):
         session[0].parity(hooks="sometimes")

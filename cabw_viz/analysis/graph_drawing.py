@@ -45,6 +45,7 @@ def draw_graph(record: CaptureRecord, *, plumbing: bool = False) -> Drawing:
     origins = _origins(record, plumbing=plumbing)
     boxes = [_box(record, node, _named_inputs(node, lifted), frames) for node in shown]
     arrows = [arrow for node in shown for arrow in _arrows(record, node, origins)]
+    arrows += _orders(record, {arrow.target for arrow in arrows})
     if not plumbing:
         _add_returned(record, origins, boxes, arrows)
     _add_failed(record, shown, boxes, arrows)
@@ -150,6 +151,18 @@ def _arrows(record: CaptureRecord, node: GraphNode, origins: list[int | None]) -
             tooltip = f"{', '.join(value.name for value in group)} to {node.name}"
             faint = record.graph_nodes[origin].kind == "unpack_hook"  # a saved tensor, not a gradient
             found.append(Arrow(f"g{origin}", f"g{node.ordinal}", tooltip=tooltip, faint=faint))
+    return found
+
+
+def _orders(record: CaptureRecord, reached: set[str]) -> list[Arrow]:
+    """Faint arrows to the post-accumulate hooks, which read the leaf and nothing that the graph computes."""
+    found = []
+    for node in record.autograd_nodes:
+        calls = [ordinal for ordinal in node.graph_nodes if record.graph_nodes[ordinal].kind == "accumulate_grad"]
+        for hook in node.hooks if calls else ():
+            target = f"g{hook.graph_node}"
+            if hook.kind == "post_acc_grad_hook" and hook.graph_node is not None and target not in reached:
+                found.append(Arrow(f"g{calls[0]}", target, tooltip="runs after it", faint=True))
     return found
 
 

@@ -222,17 +222,23 @@ def lifted_inputs(
     for index, ordinal in _lifted(view, "inputs"):
         origin = notes.input_origins[index] if index < len(notes.input_origins) else None
         tensor = arguments.inputs[index] if arguments is not None else None
-        rows.append(LiftedInput(index, ordinal, *_describe_tensor(tensor, given), origin))
+        rows.append(LiftedInput(index, ordinal, **_describe_tensor(tensor, given), autograd_node=origin))
     return tuple(rows)
 
 
-def _describe_tensor(tensor: Any, names: Callable[[Any], tuple[str, ...]]) -> tuple[Any, ...]:
-    """Shape, dtype, device, layout, names, and the names of what it is a view of."""
+def _describe_tensor(tensor: Any, names: Callable[[Any], tuple[str, ...]]) -> dict[str, Any]:
+    """What a `LiftedInput` says of its tensor; nothing where the trace failed before there was one."""
     if not isinstance(tensor, torch.Tensor):
-        return (), "", "", "", (), ()
+        return {"shape": (), "dtype": "", "device": "", "layout": ""}
     base = torch_adapter.base_of(tensor)
-    described = tuple(tensor.shape), str(tensor.dtype), str(tensor.device), str(tensor.layout)
-    return *described, names(tensor), () if base is None else names(base)
+    return {
+        "shape": tuple(tensor.shape),
+        "dtype": str(tensor.dtype),
+        "device": str(tensor.device),
+        "layout": str(tensor.layout),
+        "names": names(tensor),
+        "view_of": () if base is None else names(base),
+    }
 
 
 def lifted_sizes(view: GraphView, notes: TraceNotes, arguments: Arguments | None) -> tuple[LiftedSize, ...]:

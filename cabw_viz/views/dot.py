@@ -42,6 +42,7 @@ _GRAPH = {
     "nodesep": "0.22",
     "ranksep": "0.3",
     "pad": "0.15",
+    "newrank": "true",  # the older ranking packs chains of CopySlices into a heap, with arrows upwards
     "tooltip": " ",  # else the browser shows the graph's name wherever the pointer rests
 }
 _NODE = {

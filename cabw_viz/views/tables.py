@@ -67,14 +67,18 @@ CELL = 120
 TEXT_COLUMNS = ("parameter", "verdict", "max abs err", "max rel err", "shape", "dtype", "note")
 _NUMBERS = {"max abs err", "max rel err"}
 
+TEXTS = ("parameter", "verdict", "shape", "dtype", "note")
+"""The columns of the frame that are set as text, to the left."""
+
 # The colours are translucent, on whatever the theme's background is, and the text keeps the theme's colour.
 _STYLES: Any = [
     {"selector": ".cabw-bitwise", "props": "background-color: rgba(0, 128, 95, 0.18)"},
     {"selector": ".cabw-within_tolerance", "props": "background-color: rgba(10, 108, 179, 0.18)"},
     {"selector": ".cabw-bad", "props": "background-color: rgba(214, 80, 30, 0.3); font-weight: 600"},
     {"selector": "td", "props": "font-variant-numeric: tabular-nums; white-space: nowrap"},
-    {"selector": "td, th.col_heading", "props": "text-align: right"},
-    {"selector": "td.cabw-text, th.cabw-text", "props": "text-align: left"},
+    {"selector": "td, th.col_heading", "props": "text-align: right; padding: 2px 10px"},
+    {"selector": "td.cabw-text", "props": "text-align: left"},
+    {"selector": ", ".join(f"th.col{list(PARITY_COLUMNS).index(c)}" for c in TEXTS), "props": "text-align: left"},
 ]
 
 
@@ -135,7 +139,7 @@ def parity_styler(frame: pd.DataFrame) -> Styler:
     import pandas as pd
 
     classes = pd.DataFrame("", index=frame.index, columns=frame.columns)
-    for column in ("parameter", "shape", "dtype", "note"):
+    for column in TEXTS:
         classes[column] = "cabw-text"
     classes["verdict"] = ["cabw-text " + _verdict_class(verdict) for verdict in frame["verdict"]]
     # A fixed uuid: the styles go by class, so two tables of one page may share it, and the bytes stay the same.
