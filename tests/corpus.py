@@ -2,7 +2,11 @@
 
 A workload is a file in `tests/workloads`: a small backward that once went wrong for somebody, with what PyTorch
 itself makes of it under compiled autograd (`EXPECT`). Several keep state in their module, so `load` runs the file
-anew each time, and `isolated` undoes what they do to the process: configuration, compiled code, process group.
+anew each time, and `isolated` undoes what they do to the process: configuration, compiled code, random state.
+
+What it does not undo is a process group of one rank, which stays until the process ends. Destroying one soon after
+its last collective can hang PyTorch 2.13: a gloo thread that is done with the work needs the GIL to let go of it,
+and the destructor waits for that thread while it holds the GIL.
 
     eager = observe("ck_selective")
     ours = observe("ck_selective", around=lambda params: cabw_viz.capture(params))
@@ -26,7 +30,6 @@ from typing import Any, Literal
 import torch
 import torch._dynamo
 import torch._dynamo.compiled_autograd
-import torch.distributed as dist
 
 FOLDER = Path(__file__).parent / "workloads"
 
@@ -38,7 +41,7 @@ SHORTENED: dict[str, dict[str, Any]] = {
 }
 
 DISTRIBUTED = tuple(name for name in NAMES if "torch.distributed" in (FOLDER / f"{name}.py").read_text("utf-8"))
-"""Those that start a process group of one rank; `isolated` ends it."""
+"""Those that start a process group of one rank, or use the one that is there."""
 
 Params = Mapping[str, torch.Tensor]
 
@@ -83,7 +86,7 @@ def load(name: str, *, full: bool = False) -> Workload:
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
-    """Leaves random state, Dynamo's configuration and caches, and the process group as they were."""
+    """Leaves random state, and Dynamo's configuration and caches, as they were."""
     _clear_caches()
     config = torch._dynamo.config.patch(optimize_ddp=torch._dynamo.config.optimize_ddp)
     try:
@@ -91,8 +94,6 @@ def isolated() -> Iterator[None]:
             torch.manual_seed(0)
             yield
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
         _clear_caches()
         for name in [name for name in sys.modules if name.startswith("cabw_workloads.")]:
             del sys.modules[name]

@@ -15,7 +15,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cabw_viz.analysis.drawing import Box, Drawing
@@ -120,7 +120,8 @@ def test_fx_level_with_plumbing_is_the_whole_graph(record):
     stopped = set() if record.failure is None else {f"n{record.failure.autograd_node}"}
     assert set(parsed.nodes.values()) == {f"g{n.ordinal}" for n in record.graph_nodes} | stopped
     edges = {(f"g{source}", f"g{n.ordinal}") for n in record.graph_nodes for source in n.inputs}
-    assert set(parsed.edges) == edges
+    into_stopped = {edge for edge in parsed.edges if edge[1] in stopped}
+    assert set(parsed.edges) - into_stopped == edges
 
 
 @pytest.mark.dot
@@ -289,11 +290,14 @@ NASTY = st.text(st.sampled_from("\\\"<>&;N GEnlr{}[]|/*#'=amplt"), min_size=1, m
 
 @pytest.mark.dot
 @settings(max_examples=25, deadline=None)
+@example(["]", "]]>", "a]", "[", "\\", "&", "<", ">", '"', "'", " ", "  ", "%", "-", "#", "{|}"])
 @given(st.lists(NAMES | NASTY, min_size=1, max_size=12))
 def test_any_printable_text_is_drawn_as_it_is(texts):
     labels, tooltips = drawn(texts)
     assert labels == [f"● {text}  #7 {text} " for text in texts]
-    assert tooltips == [text.replace("\\", "\N{SET MINUS}") for text in texts]
+    # dot writes the second of two blanks as one that does not collapse
+    shown = [tooltip.replace("\N{NO-BREAK SPACE}", " ") for tooltip in tooltips]
+    assert shown == [text.replace("\\", "\N{SET MINUS}") for text in texts]
 
 
 @pytest.mark.dot

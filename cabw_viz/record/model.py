@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind, Outcome
+from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind, Outcome, Phase, Toucher
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class AutogradNode:
     hooks: tuple[Hook, ...] = ()
     graph_nodes: tuple[int, ...] = ()
     """Ordinals of the graph nodes made for it, ascending."""
+    lifted: tuple[LiftedUse, ...] = ()
+    baked: tuple[Baked, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,50 @@ class Leaf:
 
 
 @dataclass(frozen=True)
+class Touch:
+    """Reads of one piece of metadata by one line of code, or one op that it ran on a tensor."""
+
+    phase: Phase
+    attribute: str
+    """`size`, `stride`, `storage_offset`, `numel`, `dim`, `dtype`, `device`, `layout`, `contiguity`; `data` for a read
+    of values (`.item()`, `nonzero`); an op by its name (`aten.clone.default`); in the graph_pass phase the key that
+    was looked up (`val`, `example_value`, `tensor_meta`)."""
+    autograd_node: int | None
+    """Number of the autograd node in whose call it happened."""
+    node: int | None
+    """Ordinal of the graph node whose output was read (initial_trace, graph_pass) or that did the reading
+    (execution); None where that is not known."""
+    by: Toucher
+    where: str
+    """`file:line` of whoever it was; `C++` where no Python line can be named."""
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class LiftedUse:
+    """A symbolic input of the graph that an autograd node uses: changing it needs no new capture."""
+
+    size: int
+    """Index into the graph's `sizes`."""
+    meaning: str
+    """Of which tensor and dimension: `self_sym_sizes[0]`, `gradient 1, dimension 0`."""
+    value: int
+    """Its value in the captured call."""
+
+
+@dataclass(frozen=True)
+class Baked:
+    """Metadata that stands in the graph as a constant of an autograd node: changing it needs a new capture."""
+
+    attribute: str
+    """`device`, `dtype`, `layout`, `memory_format`, `size`, `stride`, `dim`, `scalar`, `flag`, `other`."""
+    value: str
+    """As text: `cpu`, `torch.float32`, `2.0`, `[0, 1]`."""
+    meaning: str
+    """Where it stands: the saved field (`exponent`) where that is known, otherwise `argument 3 of PowBackward0`."""
+
+
+@dataclass(frozen=True)
 class BackwardCall:
     """How the user called the backward."""
 
@@ -178,6 +224,8 @@ class CaptureRecord:
     inputs: tuple[LiftedInput, ...] = ()
     sizes: tuple[LiftedSize, ...] = ()
     leaves: tuple[Leaf, ...] = ()
+    touches: tuple[Touch, ...] = ()
+    """Who read which metadata, in order of first reading."""
     failure: Failure | None = None
     """What stopped the trace; the rest of the record is then what was known until that moment."""
     seconds: float = field(default=0.0, compare=False)

@@ -37,10 +37,16 @@ def parse(shell: InteractiveShell, magic: str, body: str) -> Cell:
     """
     code = shell.transform_cell(body)
     source = f"# {magic}\n{code}"
-    name = shell.compile.cache(source, shell.execution_count)
+    name = shell.compile.cache(source, _number(shell))
     tree = shell.transform_ast(shell.compile.ast_parse(source, name))
     waits = bool(shell.autoawait) and shell.should_run_async(body, transformed_cell=code)
     return Cell(tree.body, name, waits, body.rstrip().endswith(";"))
+
+
+def _number(shell: InteractiveShell) -> int:
+    """The number of the cell that is running; some releases of IPython have raised the shell's own by then."""
+    outer = shell.displayhook.exec_result
+    return int((outer is not None and outer.execution_count) or shell.execution_count)
 
 
 def run(shell: InteractiveShell, cell: Cell) -> bool:

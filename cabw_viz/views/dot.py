@@ -85,7 +85,7 @@ def dot_source(drawing: Drawing) -> str:
 def text_label(text: str, limit: int | None = None) -> str:
     """A text as part of an HTML-like label, cut to `limit` characters."""
     shown = visible(text) if limit is None else shorten(visible(text), limit)
-    return html.escape(shown).replace("\\", "\\\\")
+    return html.escape(shown).replace("\\", "\\\\").replace("]", "&#93;")  # "]" alone breaks Graphviz's parser
 
 
 def _name_label(name: str) -> str:

@@ -28,6 +28,9 @@ from cabw_viz.views.text import in_line
 BOXES_SHOWN = 400
 """What shows itself draws no more boxes than this together: the pictures are stored with the notebook."""
 
+PROSE_SHOWN = 300
+"""PyTorch's messages can be half a page; `cap.error` and `session.events` have them in full."""
+
 ROWS_SHOWN = 100
 """A session with more different rows of events shows the first and last of them."""
 
@@ -79,6 +82,11 @@ def _text(text: str, limit: int = 500) -> str:
     return html.escape(in_line(text, limit))
 
 
+def _prose(text: str) -> str:
+    """A sentence or several of somebody's, line breaks as blanks."""
+    return _text(" ".join(text.split()), PROSE_SHOWN)
+
+
 @cache
 def _style(name: str) -> str:
     return Path(__file__).with_name(f"{name}.css").read_text("utf-8")
@@ -115,7 +123,7 @@ def _capture_title(index: int, record: CaptureRecord) -> str:
 
 
 def _capture_body(record: CaptureRecord, view: GraphView | None) -> str:
-    problem = f'<p class="cabw-alarm">{_text(problem_of(record))}</p>' if record.failure else ""
+    problem = f'<p class="cabw-alarm">{_prose(problem_of(record))}</p>' if record.failure else ""
     return problem + _drawing(view) + _folded("Outline", f"<pre>{html.escape(outline(record))}</pre>")
 
 
@@ -193,16 +201,16 @@ def _column(name: str) -> str:
 def _event_row(row: _Row) -> str:
     event = row.event
     cells = (
-        row.call,
-        event.call.function,
-        file_and_line(event.call.where),
-        f"{OUTCOME_MARKS[event.outcome]} {event.outcome}",
+        _text(row.call),
+        _text(event.call.function),
+        _text(file_and_line(event.call.where)),
+        _text(f"{OUTCOME_MARKS[event.outcome]} {event.outcome}"),
         "" if event.capture is None else f"[{event.capture}]",
         f"{row.seconds * 1000:,.1f}",
-        event.reason,
+        _prose(event.reason),
     )
     columns = zip(EVENT_HEADINGS, cells, strict=True)
-    return "<tr>" + "".join(f'<td class="{_column(name)}">{_text(cell)}</td>' for name, cell in columns) + "</tr>"
+    return "<tr>" + "".join(f'<td class="{_column(name)}">{cell}</td>' for name, cell in columns) + "</tr>"
 
 
 # --------------------------------------------------------------------------------------------------------------- parity
@@ -217,4 +225,4 @@ def _comparison_facts(comparison: Comparison) -> str:
     facts = [f"candidate: {comparison.candidate}", f"reference: {comparison.reference}"]
     facts += [f"tolerance: {dtype} rtol={rtol:g} atol={atol:g}" for dtype, rtol, atol in comparison.tolerances]
     facts += [f"note: {note}" for note in comparison.notes]
-    return f'<p class="cabw-muted">{"<br>".join(map(_text, facts))}</p>'
+    return f'<p class="cabw-muted">{"<br>".join(map(_prose, facts))}</p>'
