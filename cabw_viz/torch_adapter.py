@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -381,3 +382,81 @@ def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
 def version(tensor: torch.Tensor) -> int:
     """How often a tensor's storage has been written to in place."""
     return tensor._version
+
+
+# -- watching tensors while a graph runs ---------------------------------------------------------------------
+
+without_torch_function = torch._C.DisableTorchFunctionSubclass
+"""Context in which a subclass's `__torch_function__` is not asked."""
+
+aten, prim = torch.ops.aten, torch.ops.prim
+
+QUERIES: dict[Any, tuple[str, Callable[..., Any]]] = {
+    aten.size.default: ("size", torch.Tensor.size),
+    aten.sym_size.default: ("size", torch.Tensor.size),
+    aten.size.int: ("size", torch.Tensor.size),
+    aten.sym_size.int: ("size", torch.Tensor.size),
+    aten.stride.default: ("stride", torch.Tensor.stride),
+    aten.sym_stride.default: ("stride", torch.Tensor.stride),
+    aten.stride.int: ("stride", torch.Tensor.stride),
+    aten.sym_stride.int: ("stride", torch.Tensor.stride),
+    aten.storage_offset.default: ("storage_offset", torch.Tensor.storage_offset),
+    aten.sym_storage_offset.default: ("storage_offset", torch.Tensor.storage_offset),
+    aten.numel.default: ("numel", torch.Tensor.numel),
+    aten.sym_numel.default: ("numel", torch.Tensor.numel),
+    aten.dim.default: ("dim", torch.Tensor.dim),
+    aten.is_contiguous.default: ("contiguity", torch.Tensor.is_contiguous),
+    aten.is_contiguous.memory_format: ("contiguity", aten.is_contiguous.memory_format),
+    aten.sym_is_contiguous.default: ("contiguity", aten.sym_is_contiguous.default),
+    aten.is_strides_like_format.default: ("contiguity", aten.is_strides_like_format.default),
+    aten.is_non_overlapping_and_dense.default: ("contiguity", aten.is_non_overlapping_and_dense.default),
+    prim.device.default: ("device", lambda tensor: tensor.device),
+    prim.layout.default: ("layout", lambda tensor: tensor.layout),
+}
+"""How C++ asks Python for the metadata of a wrapper: the attribute, and what answers for a tensor.
+(`ConcretePyInterpreterVTable` in torch/csrc/PyInterpreter.cpp)"""
+
+_DATA_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+
+def reads_data(operator: Any, args: Sequence[Any]) -> bool:
+    """Whether what an operator returns, or its shape, hangs on a tensor's values (`item`, `equal`, `nonzero`)."""
+    if _DATA_TAGS.isdisjoint(getattr(operator, "tags", ())):
+        return False
+    if operator is aten.index.Tensor:  # tagged for its masks; integer indices give a shape of their own
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return True
+
+
+def wrapper(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
+    """A tensor of a subclass that looks like another and asks Python for its metadata, from C++ too."""
+    strided = inner.layout is torch.strided
+    made = torch.Tensor._make_wrapper_subclass(
+        cls,
+        inner.size(),
+        strides=inner.stride() if strided else None,
+        storage_offset=inner.storage_offset() if strided else None,
+        dtype=inner.dtype,
+        layout=inner.layout,
+        device=inner.device,
+        requires_grad=inner.requires_grad,
+        dispatch_sizes_strides_policy="sizes",
+        dispatch_device=True,
+        dispatch_layout=True,
+    )
+    # Formulas look at these marks, and the kernels that answer to them run above the wrapper.
+    if inner.is_conj():
+        torch._C._set_conj(made, True)  # noqa: FBT003  # C++, positional only
+    if inner.is_neg():
+        torch._C._set_neg(made, True)  # noqa: FBT003  # as above
+    made._is_param = isinstance(inner, torch.nn.Parameter)
+    return made
+
+
+def only_passes_on(code: CodeType) -> bool:
+    """Whether a frame of torch's only hands a graph node's arguments to what the node calls."""
+    return code in _PASSING or code.co_filename == _INTERPRETER
+
+
+_PASSING = frozenset({compiled_autograd.Op.__call__.__code__, call_backward.__code__, call_hook.__code__})
+_INTERPRETER = torch.fx.Interpreter.run.__code__.co_filename

@@ -6,13 +6,11 @@ Everything either of them writes goes to a temporary folder, and the server is g
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +21,7 @@ from typing import Any
 from playwright.sync_api import Page, sync_playwright
 
 from tests.conftest import find_chromium
-
-ROOT = Path(__file__).parent.parent
+from tests.kernels import environment
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",
@@ -88,14 +85,6 @@ def jupyterlab(folder: Path, private: Path, *, theme: str = "JupyterLab Light") 
             _end(server)
 
 
-def environment(private: Path) -> dict[str, str]:
-    """The environment of a kernel that finds this package, and writes nothing outside of `private`."""
-    folders = {f"JUPYTER_{kind}_DIR": str(private / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
-    folders |= {f"JUPYTERLAB_{kind}_DIR": str(private / kind.lower()) for kind in ("SETTINGS", "WORKSPACES")}
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return {**os.environ, **folders, "IPYTHONDIR": str(private / "ipython"), "PYTHONPATH": path}
-
-
 def _free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -104,14 +93,18 @@ def _free_port() -> int:
 
 def _await(lab: Lab, server: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            urllib.request.urlopen(lab.url("api/status"), timeout=5).read()
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-        else:
-            return
-    raise RuntimeError(f"JupyterLab did not come up:\n{log.read_text()[-2000:]}")
+    while not _answers(lab):
+        if time.monotonic() > end or server.poll() is not None:
+            raise RuntimeError(f"JupyterLab did not come up:\n{log.read_text()[-2000:]}")
+        time.sleep(0.1)
+
+
+def _answers(lab: Lab) -> bool:
+    try:
+        urllib.request.urlopen(lab.url("api/status"), timeout=5).read()
+    except OSError:
+        return False
+    return True
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

@@ -10,6 +10,7 @@ import weakref
 import pytest
 import torch
 from torch._dynamo import compiled_autograd
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 import cabw_viz
@@ -236,6 +237,7 @@ def test_grad_with_leaves_and_non_leaves():
     report = session[0].parity()
     assert report.ok, report
     assert list(report.frame["parameter"]) == ["0.weight", "input_1 (3, 8)"]
+    assert "AccumulateGrad 0.weight" in repr(session[0])
     assert torch.equal(session[0].replay()["input_1 (3, 8)"], expected[1])
 
 
@@ -877,5 +879,7 @@ def test_a_hundred_captures_do_not_grow_memory():
         for _ in range(25):
             once(net)
         gc.collect()
-        counts.append(sum(issubclass(type(o), torch.Tensor | torch.fx.Node) for o in gc.get_objects()))
+        # FakeTensors are left out: torch 2.8 leaks those of each trace in C++, without storage.
+        kinds = [type(o) for o in gc.get_objects()]
+        counts.append(sum(issubclass(k, torch.Tensor | torch.fx.Node) and k is not FakeTensor for k in kinds))
     assert counts[1] == counts[2] == counts[3], counts

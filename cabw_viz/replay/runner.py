@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -53,6 +53,22 @@ class Collecting(torch.fx.Interpreter):
                 return args[1]
         return super().call_function(target, args, kwargs)
 
+    def place(self) -> str:
+        """The autograd node and the graph node at which the run is."""
+        row = self.rows[self.current.name] if self.current is not None else self.record.graph_nodes[0]
+        node = self.record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
+        graph_node = f"graph node {row.name}"
+        return graph_node if node is None else f"{self.record.label(node)} (#{node.number}), {graph_node}"
+
+    def failure(self, error: Exception) -> CabwError:
+        """What to raise for an error of the run."""
+        return CabwError(
+            "PyTorch cannot run this graph again outside of the engine: "
+            f"{self.place()} raised {type(error).__name__}: {said(error)}",
+            expected="a graph that needs neither a live engine nor state that its first run has used up",
+            try_='hooks="drop" where it is a hook; for used-up checkpoints there is no second run',
+        )
+
     def _collect(self, gradient: Any) -> Any:
         number = self.rows[self.current.name].autograd_node if self.current is not None else None
         if number is not None:
@@ -78,10 +94,20 @@ def replay(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run
         CabwError: the session is closed, the trace failed, an input was changed in place since, or PyTorch
             itself cannot run the graph outside of the engine.
     """
+    return run(record, live, Collecting, hooks)
+
+
+def run(
+    record: CaptureRecord,
+    live: LiveCapture,
+    interpreter_type: Callable[[torch.fx.GraphModule, CaptureRecord, HookPolicy], Collecting],
+    hooks: HookPolicy,
+) -> dict[int, torch.Tensor]:
+    """Run a captured graph in an interpreter of some kind; see `replay`."""
     check_hooks(record, hooks)
     graph, arguments = runnable(record, live)
     check_versions(record, arguments)
-    interpreter = Collecting(graph, record, hooks)
+    interpreter = interpreter_type(graph, record, hooks)
     # The interpreter pops what it has used; hooks may edit lists: neither may reach what is kept.
     given = (
         list(arguments.inputs),
@@ -95,7 +121,7 @@ def replay(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run
         try:
             returned = interpreter.run(*given)
         except Exception as error:
-            raise cannot_replay(record, interpreter, error) from error
+            raise interpreter.failure(error) from error
     return gradients(record, interpreter.collected, returned)
 
 
@@ -194,18 +220,6 @@ def check_hooks(record: CaptureRecord, hooks: str) -> None:
                 )
 
 
-def cannot_replay(record: CaptureRecord, interpreter: Collecting, error: Exception) -> CabwError:
-    """An error of the replay, with the node it came from."""
-    row = interpreter.rows[interpreter.current.name] if interpreter.current is not None else record.graph_nodes[0]
-    node = record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
-    at = (
-        f"{record.label(node)} (#{node.number}), graph node {row.name}"
-        if node is not None
-        else f"graph node {row.name}"
-    )
-    message = str(error).partition("\n\nWhile executing")[0]
-    return CabwError(
-        f"PyTorch cannot run this graph again outside of the engine: {at} raised {type(error).__name__}: {message}",
-        expected="a graph that needs neither a live engine nor state that its first run has used up",
-        try_='hooks="drop" where it is a hook; for used-up checkpoints there is no second run',
-    )
+def said(error: Exception) -> str:
+    """An error's message without what the interpreter adds to it."""
+    return str(error).partition("\n\nWhile executing")[0]

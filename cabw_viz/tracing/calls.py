@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from cabw_viz.errors import CabwError
+from cabw_viz.places import place
 from cabw_viz.record.model import BackwardCall
 from cabw_viz.torch_adapter import EngineCall
-from cabw_viz.tracing.places import place
 
 Only = int | slice | Callable[[BackwardCall], bool] | None
 """Which backward calls a block captures: all, one, a range, or those a function picks."""

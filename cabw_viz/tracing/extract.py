@@ -15,9 +15,9 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.live import Arguments
+from cabw_viz.places import place
 from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind
 from cabw_viz.record.model import AutogradNode, Edge, GraphNode, Hook, Leaf, LiftedInput, LiftedSize
-from cabw_viz.tracing.places import place
 from cabw_viz.tracing.tracer import TraceNotes
 from cabw_viz.tracing.walk import ROOT, Walk
 
@@ -280,7 +280,7 @@ def complete_nodes(
         if row.kind in ("hook", "unpack_hook") and row.autograd_node is not None:
             hook = _hook(view.fx_nodes[row.ordinal], row.ordinal, hooks)
             on_node.setdefault(row.autograd_node, []).append(hook)
-    leaf_of = {leaf.autograd_node: i for i, leaf in enumerate(leaves) if leaf.output is None}
+    leaf_of = {leaf.autograd_node: i for i, leaf in enumerate(leaves)}
     return tuple(
         AutogradNode(
             node.number,
@@ -289,7 +289,7 @@ def complete_nodes(
             node.inputs,
             node.outputs,
             node.edges,
-            leaf_of.get(node.number),
+            leaf_of.get(node.number) if node.kind == "accumulate_grad" else None,
             tuple(on_node.get(node.number, ())),
             tuple(made.get(node.number, ())),
         )

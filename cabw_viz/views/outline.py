@@ -114,7 +114,7 @@ def outline_session(events: Iterable[Event], records: Sequence[CaptureRecord]) -
     events = list(events)
     outcomes = Counter(event.outcome for event in events)
     counts = ", ".join(f"{outcomes[outcome]:,} {outcome}" for outcome in get_args(Outcome) if outcomes[outcome])
-    lines = [counted(len(events), "backward call") + (f": {counts}" if counts else "")]
+    lines = [f"{counted(len(events), 'backward call')}: {counts or 'no backward ran in this block'}"]
     lines += [f"  {_event_line(event, records)}" for event in events]
     return "\n".join(lines)
 

@@ -1,0 +1,71 @@
+"""Places in the user's code, as text, and which frames are the user's."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Literal
+
+_OURS = f"{Path(__file__).parent}/"
+_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+_INSTALLED = ("site-packages", "dist-packages")  # which may lie below the standard library's folder
+
+
+def place(file: str, line: int) -> str:
+    """`file:line`; `In[3]:line` for the cell of a notebook, whose file has a new name in every kernel."""
+    return f"{_cell(file) or file}:{line}"
+
+
+def _cell(file: str) -> str | None:
+    ipython: Any = sys.modules.get("IPython")  # where it is not loaded, nothing is a cell
+    shell = ipython.get_ipython() if ipython is not None else None
+    named = shell.compile.format_code_name(file) if shell is not None else None
+    return None if named is None else str(named[1])
+
+
+@functools.cache
+def _torch() -> str:
+    spec = importlib.util.find_spec("torch")
+    return f"{Path(spec.origin).parent}/" if spec is not None and spec.origin else "torch/"
+
+
+@functools.lru_cache(maxsize=4096)
+def owner(file: str) -> Literal["user", "torch", "ours", "library"]:
+    """Whose code a file holds. Everything that is neither torch's, Python's nor ours is the user's."""
+    if file.startswith(_torch()) or file.startswith("<eval_with_key>"):  # a graph module's own forward
+        return "torch"
+    if file.startswith(_OURS):
+        return "ours"
+    installed = any(part in file for part in _INSTALLED)
+    if file.startswith("<frozen ") or (file.startswith(_LIBRARY) and not installed):
+        return "library"
+    return "user"
+
+
+def culprit(
+    frame: FrameType | None, stop: CodeType, passing: Callable[[CodeType], bool]
+) -> tuple[Literal["user", "torch", "C++"], str]:
+    """Who caused a call, and where: the innermost frame of the user's below `stop`; else the innermost of torch's.
+
+    Args:
+        frame: the innermost frame to look at.
+        stop: the code of the frame at which the way outward ends.
+        passing: frames of torch's that only pass calls on.
+    """
+    torchs = None
+    while frame is not None and frame.f_code is not stop:
+        whose = owner(frame.f_code.co_filename)
+        if whose == "user":
+            return "user", place(frame.f_code.co_filename, frame.f_lineno)
+        if whose == "torch" and torchs is None and not passing(frame.f_code):
+            torchs = frame
+        frame = frame.f_back
+    if torchs is None:
+        return "C++", "C++"
+    # Relative to where torch is installed: the same on every machine.
+    return "torch", f"torch/{torchs.f_code.co_filename.removeprefix(_torch())}:{torchs.f_lineno}"

@@ -1,0 +1,82 @@
+"""What each node of a captured graph reads when it really runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.fx
+
+from cabw_viz.errors import CabwError
+from cabw_viz.live import LiveCapture
+from cabw_viz.record.kinds import PLUMBING
+from cabw_viz.record.model import CaptureRecord, GraphNode, Touch
+from cabw_viz.replay.runner import Collecting, HookPolicy, run, said
+from cabw_viz.replay.watched import Watch, real
+
+
+class Auditing(Collecting):
+    """Interprets a captured graph on watched tensors.
+
+    call_function   reads count while a node's call runs, and not in between
+    └─ Collecting   as in a replay
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule, record: CaptureRecord, hooks: HookPolicy) -> None:
+        super().__init__(graph, record, hooks)
+        self.watch = Watch()
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one call, its reads noted and its tensors watched."""
+        assert self.current is not None  # set by run_node
+        row = self.rows[self.current.name]
+        with self.watch.reading(row.ordinal, row.autograd_node, Auditing.call_function.__code__):
+            result = super().call_function(target, args, kwargs)
+        return self.watch.watched(result) if self._is_read(row) else result
+
+    def failure(self, error: Exception) -> CabwError:
+        """What to raise for an error of the run."""
+        if isinstance(error, CabwError):
+            return CabwError(f"{self.place()}: {error.seen}", expected=error.expected, try_=error.try_)
+        return CabwError(
+            "this graph cannot be run on watched tensors: "
+            f"{self.place()} raised {type(error).__name__}: {said(error)}",
+            expected="a graph that PyTorch can run again, and code in it that takes tensors of a subclass",
+            try_="cap.replay(), which runs on the tensors as they are: where it fails too, it is not the watching",
+        )
+
+    def _is_read(self, row: GraphNode) -> bool:
+        """Whether a node's result is a tensor that others compute with."""
+        if row.kind == "lifted_input":  # a leaf that is only accumulated into is not read
+            return any(self.record.graph_nodes[user].kind != "accumulate_grad" for user in row.users)
+        return row.kind not in PLUMBING
+
+
+def audit(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run") -> tuple[Touch, ...]:
+    """Run a captured graph once on watched tensors; see `replay` for what is left out and what fires again.
+
+    Returns:
+        What each graph node read, which ops it ran, on whose behalf, in order of first reading.
+
+    Raises:
+        CabwError: as `replay`, and where a tensor cannot be watched.
+    """
+    return audited(record, live, hooks=hooks)[0]
+
+
+def audited(
+    record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run"
+) -> tuple[tuple[Touch, ...], dict[int, torch.Tensor]]:
+    """An audit, and the gradients of its run by leaf."""
+    watches: list[Watch] = []
+
+    def auditing(*args: Any) -> Auditing:
+        interpreter = Auditing(*args)
+        watches.append(interpreter.watch)
+        return interpreter
+
+    try:
+        found = run(record, live, auditing, hooks)
+    finally:
+        for watch in watches:
+            watch.over = True  # a tensor that a hook kept is the real one from here on
+    return watches[0].touches(), {index: real(gradient) for index, gradient in found.items()}
