@@ -37,7 +37,7 @@ def _torch() -> str:
 @functools.lru_cache(maxsize=4096)
 def owner(file: str) -> Literal["user", "torch", "ours", "library"]:
     """Whose code a file holds. Everything that is neither torch's, Python's nor ours is the user's."""
-    if file.startswith(_torch()) or file.startswith("<eval_with_key>"):  # a graph module's own forward
+    if file.startswith((_torch(), "<eval_with_key>")):  # a graph module's own forward
         return "torch"
     if file.startswith(_OURS):
         return "ours"
@@ -61,11 +61,27 @@ def culprit(
     while frame is not None and frame.f_code is not stop:
         whose = owner(frame.f_code.co_filename)
         if whose == "user":
-            return "user", place(frame.f_code.co_filename, frame.f_lineno)
+            return "user", _shown(frame)
         if whose == "torch" and torchs is None and not passing(frame.f_code):
             torchs = frame
         frame = frame.f_back
     if torchs is None:
         return "C++", "C++"
-    # Relative to where torch is installed: the same on every machine.
-    return "torch", f"torch/{torchs.f_code.co_filename.removeprefix(_torch())}:{torchs.f_lineno}"
+    return "torch", _shown(torchs)
+
+
+def caller(frame: FrameType | None) -> str:
+    """The line that called into this package.
+
+    Args:
+        frame: the innermost frame to look at.
+    """
+    while frame is not None and owner(frame.f_code.co_filename) == "ours":
+        frame = frame.f_back
+    return "C++" if frame is None else _shown(frame)
+
+
+def _shown(frame: FrameType) -> str:
+    """A frame's place; torch's files relative to where torch is installed, the same on every machine."""
+    file = frame.f_code.co_filename
+    return place(f"torch/{file.removeprefix(_torch())}" if file.startswith(_torch()) else file, frame.f_lineno)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -22,7 +24,9 @@ import torch
 import torch.fx
 from torch._dynamo import compiled_autograd, eval_frame, external_utils
 from torch._dynamo import utils as dynamo_utils
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses import fake_tensor
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cabw_viz.errors import CabwError
 
@@ -31,6 +35,7 @@ TracerBase = compiled_autograd.AutogradCompilerInstance
 OLDEST = (2, 8)
 DOOR = "_engine_run_backward"
 
+FakeTensor = fake_tensor.FakeTensor
 disable_dynamo = torch._dynamo.disable
 call_accumulate_grad = external_utils.call_accumulate_grad
 call_backward = external_utils.call_backward
@@ -325,6 +330,26 @@ def compiled_autograd_off() -> Any:
     return compiled_autograd._disable()
 
 
+def compiled_autograd_as_it_is() -> Any:
+    """Context in which backwards run through compiled autograd, their graphs op by op."""
+    return compiled_autograd._enable(lambda graph: graph)
+
+
+def forget_compiled_code() -> None:
+    """Drop all that Dynamo has compiled and compiled autograd has captured; both are made anew when called again."""
+    torch._dynamo.reset()
+
+
+def count_of_graphs() -> int:
+    """How many graphs Dynamo has compiled in this process."""
+    return int(dynamo_utils.counters["stats"]["unique_graphs"])
+
+
+def count_of_captures() -> int:
+    """How many backwards compiled autograd has captured in this process."""
+    return int(dynamo_utils.counters["compiled_autograd"]["captures"])
+
+
 def end_unfinished(tracer: Any) -> None:
     """Take back what `begin_capture` entered, where `end_capture` will not: modes, compile context, event log."""
     tracer.stack.close()
@@ -382,6 +407,50 @@ def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
 def version(tensor: torch.Tensor) -> int:
     """How often a tensor's storage has been written to in place."""
     return tensor._version
+
+
+# -- saved fields of autograd nodes --------------------------------------------------------------------------
+
+_SAVED_FROM_OUTPUTS = ("S_sym_argsize_minus_1", "max_k", "max_q", "max_seqlen_batch_k", "max_seqlen_batch_q")
+"""The numbers that some nodes save from outputs (derivatives.yaml of 2.13), packed behind the rest. Elsewhere fields of
+these names may be inputs."""
+
+
+@functools.cache
+def saved_fields(name: str) -> tuple[tuple[str, ...], ...]:
+    """Names of a built-in node's saved fields that are no tensors, in the orders in which they may be packed."""
+    attributes = dir(getattr(torch._C._functions, name, None))
+    saved = [attribute.removeprefix("_saved_") for attribute in attributes if attribute.startswith("_saved_")]
+    plain = [field for field in saved if f"_raw_saved_{field}" not in attributes]
+    last = [field for field in plain if field in _SAVED_FROM_OUTPUTS]
+    others = tuple(field for field in plain if field not in last)
+    return (tuple(plain), (*others, *last)) if last else (tuple(plain),)
+
+
+def saved_values(node: Any, name: str) -> dict[str, Any]:
+    """Values of these fields in an autograd node, if it is one of that name.
+
+    Their getters copy numbers; those of saved tensors would unpack them, and are left alone.
+    """
+    if node is None or type(node).__name__ != name:
+        return {}
+    values = {}
+    for field in saved_fields(name)[0]:
+        try:
+            values[field] = getattr(node, f"_saved_{field}")
+        except RuntimeError:  # a list of scalars is freed with the tensors
+            continue
+    return values
+
+
+def argument_names(target: Any) -> tuple[str, ...]:
+    """Names of an operator's arguments, by its schema; empty for other targets."""
+    return tuple(argument.name for argument in target._schema.arguments) if hasattr(target, "_schema") else ()
+
+
+def is_arithmetic(target: Any) -> bool:
+    """Whether a graph node's target computes with plain numbers."""
+    return getattr(target, "__module__", "") == "_operator" and target is not operator.getitem
 
 
 # -- watching tensors while a graph runs ---------------------------------------------------------------------
@@ -453,6 +522,36 @@ def wrapper(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     return made
 
 
+_MARKED_TENSORS = (
+    torch._C.DispatchKey.Conjugate,
+    torch._C.DispatchKey.Negative,
+    torch._C.DispatchKey.ZeroTensor,
+)
+
+
+@contextmanager
+def as_below_autograd() -> Iterator[None]:
+    """In `__torch_dispatch__`, let a kernel do what it does below autograd.
+
+    The way to Python leaves everything above it switched off (`pythonFallback` in ATen/core/PythonFallbackKernel.cpp),
+    and with it the handling of conjugated, negated and zero tensors, on which kernels count for what they call:
+    `linalg.pinv` of a complex matrix comes out wrong without.
+    """
+    conjugate, negative, zero = (torch._C._SetExcludeDispatchKeyGuard(key, False) for key in _MARKED_TENSORS)  # noqa: FBT003
+    with conjugate, negative, zero:
+        yield
+
+
+@functools.lru_cache(maxsize=4096)
+def written_arguments(operator: Any) -> tuple[tuple[int, str], ...]:
+    """Places and names of the arguments that an operator writes to."""
+    schema = getattr(operator, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return ()
+    found = [(place, each) for place, each in enumerate(schema.arguments) if each.alias_info and each.alias_info.is_write]
+    return tuple((place, each.name) for place, each in found)
+
+
 def only_passes_on(code: CodeType) -> bool:
     """Whether a frame of torch's only hands a graph node's arguments to what the node calls."""
     return code in _PASSING or code.co_filename == _INTERPRETER
@@ -460,3 +559,95 @@ def only_passes_on(code: CodeType) -> bool:
 
 _PASSING = frozenset({compiled_autograd.Op.__call__.__code__, call_backward.__code__, call_hook.__code__})
 _INTERPRETER = torch.fx.Interpreter.run.__code__.co_filename
+
+
+# -- watching the stand-ins of a trace -----------------------------------------------------------------------
+
+below_modes = torch._C._DisableTorchDispatch
+"""Context in which no mode and no subclass is asked: C++ answers for itself."""
+tree_leaves, tree_map_only = _pytree.tree_leaves, _pytree.tree_map_only
+
+
+class UnnoticedMode(TorchDispatchMode):
+    """A dispatch mode of which PyTorch takes no notice: compiled regions and higher-order ops go on as without it."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Not one of the user's."""
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """No reason for Dynamo to leave a function alone."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Dynamo is off below the door already; PyTorch's own way to turn it off costs a call for each op."""
+        return False
+
+
+def can_be_watched(value: Any) -> bool:
+    """Whether a value is a stand-in whose alias is like it: strided, no view, and without a history."""
+    return (
+        type(value) is FakeTensor
+        and value.layout is torch.strided
+        and value.grad_fn is None
+        and not value._is_view()
+        and not value.is_nested
+    )
+
+
+def alias_that_asks(cls: type[FakeTensor], plain: FakeTensor) -> Any:
+    """An alias of a stand-in, of a subclass, that asks Python for its metadata, from C++ too."""
+    with below_modes():
+        return torch.Tensor._make_subclass(  # type: ignore[call-arg]  # the stub lacks two of its arguments
+            cls,
+            plain,
+            plain.requires_grad,
+            dispatch_sizes_strides_policy="sizes",
+            dispatch_device=True,
+            dispatch_layout=True,
+            device_for_backend_keys=plain.fake_device,
+        )
+
+
+def graph_node_of(tracer: Any, tensor: torch.Tensor) -> torch.fx.Node | None:
+    """The graph node whose output a stand-in is in a tracer; None where it has none."""
+    slot = tracer.fx_tracer.tensor_tracker.get(tensor)
+    return None if slot is None else slot.proxy.node
+
+
+def share_proxy(tracer: Any, source: torch.Tensor, target: torch.Tensor) -> None:
+    """Let a tensor stand for what another stands for in an fx tracer; nothing if that one stands for nothing."""
+    slot = tracer.tensor_tracker.get(source)
+    if slot is not None:
+        tracer.tensor_tracker[target] = slot
+
+
+def tracer_at_work() -> Any:
+    """The fx tracer that records ops at this moment; None where none does."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    return None if mode is None else mode.tracer
+
+
+def carries_dispatch(code: CodeType) -> bool:
+    """Whether a frame of torch's only carries a call from C++ to Python and back."""
+    return code.co_filename.startswith(_DISPATCH)
+
+
+_DISPATCH = tuple(
+    str(Path(torch.__file__).parent / path)
+    for path in (
+        "_compile.py",
+        "_dynamo/eval_frame.py",
+        "_ops.py",
+        "_subclasses/",
+        "autograd/graph.py",
+        "fx/experimental/proxy_tensor.py",
+        "utils/_python_dispatch.py",
+        "utils/_pytree.py",
+    )
+)

@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from PIL import Image
 
 from tests.browser import browser, jupyterlab, run_notebook
 
@@ -13,16 +12,21 @@ PRELUDE = """
 import torch
 from torch import nn
 
-model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 4))
-x = torch.randn(32, 8)
-
 %load_ext cabw_viz
+
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+x = torch.randn(32, 8)
 """
 CAPTURE = """
 %%cabw --model model --parity
 model(x).square().mean().backward()
 """
-WIDTH, HEIGHT = 980, 1170
+# Without the marks of the cell that happens to be selected.
+CALM = (
+    ".jp-cell-toolbar, .jp-Collapser { display: none !important }"
+    ".jp-Notebook .jp-Cell.jp-Notebook-cell { border: 0 !important; outline: 0 !important }"
+)
+WIDTH, HEIGHT = 900, 1275
 
 
 def main(target: Path) -> None:
@@ -31,15 +35,15 @@ def main(target: Path) -> None:
         folder, private = Path(temporary, "notebooks"), Path(temporary, "private")
         folder.mkdir()
         cells = [nbformat.v4.new_code_cell(source.strip()) for source in (PRELUDE, CAPTURE)]
-        nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "backward.ipynb")
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / "backward.ipynb")
         with jupyterlab(folder, private) as lab, browser(lab.address, width=WIDTH, height=HEIGHT) as opened:
             run_notebook(opened.page, lab, "backward.ipynb")
             opened.page.evaluate("() => jupyterapp.shell.collapseLeft()")
+            opened.page.add_style_tag(content=CALM)
             opened.page.evaluate("() => document.querySelector('.jp-WindowedPanel-outer').scrollTo(0, 0)")
             opened.page.wait_for_timeout(500)
             opened.page.locator(".jp-Notebook").screenshot(path=target)
-    # A quarter of the size, and all of the colours there are.
-    Image.open(target).convert("RGB").quantize(128).save(target, optimize=True)
 
 
 if __name__ == "__main__":

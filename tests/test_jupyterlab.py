@@ -40,8 +40,9 @@ def outputs(run: Run) -> list[dict[str, Any]]:
 
 
 def test_every_cell_ran_without_an_error(run):
+    assert [output["evalue"] for output in outputs(run) if output["output_type"] == "error"] == []
+    assert [output["text"] for output in outputs(run) if output.get("name") == "stderr"] == []
     assert all(cell["execution_count"] for cell in run.cells if cell["cell_type"] == "code")
-    assert not [output for output in outputs(run) if output["output_type"] == "error" or output.get("name") == "stderr"]
     assert run.opened.errors == []
 
 

@@ -16,7 +16,7 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         "graph-fx": ("<graph of backward",),
         "parity": ("All 6 gradients agree: 6 bitwise.",),
         "loop": ("captured", "cache_hit", "Cache miss due to new autograd node"),
-        "views-parity": ("ran again in the replay", "1 bitwise"),
+        "views-parity": ("ran again", "1 bitwise"),
         "fault": ("2 of 6 gradients differ, worst 0.weight: 4 bitwise, 2 mismatch.",),
         "worst": ("False, '0.weight'",),
         "failed": ("1 failed", "NotImplementedError at GraphRoot"),

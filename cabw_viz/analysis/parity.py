@@ -16,10 +16,11 @@ def ok(comparison: Comparison) -> bool:
 
 def worst(comparison: Comparison) -> GradientComparison | None:
     """The gradient with the worst verdict and, of those, the largest error; the first of equals; None of none."""
-    return max(comparison.rows, key=_badness, default=None)
+    return max(comparison.rows, key=badness, default=None)
 
 
-def _badness(row: GradientComparison) -> tuple[int, float, float]:
+def badness(row: GradientComparison) -> tuple[int, float, float]:
+    """A key that sorts gradients from harmless to worst."""
     return SEVERITY.index(row.verdict), _error(row.max_rel_err), _error(row.max_abs_err)
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cabw_viz.record.kinds import Verdict
+from cabw_viz.record.kinds import Compared, Verdict
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of a gradient, on both sides."""
+
+    index: tuple[int, ...]
+    reference: complex
+    candidate: complex
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,11 @@ class GradientComparison:
     """How many elements lie outside the tolerance."""
     note: str = ""
     """What else there is to say: which metadata differ, on which side the values are not finite."""
+    first: Element | None = None
+    """The first element outside the tolerance, or that is not finite; None where there is none."""
+    kind: Compared = "gradient"
+    noise: float | None = None
+    """How far eager is from itself, in units of `max_abs_err`; None where that was not measured."""
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,17 @@ HookKind = Literal[
 
 Outcome = Literal["captured", "cache_hit", "failed", "bypassed"]
 
-Verdict = Literal["bitwise", "within_tolerance", "mismatch", "nonfinite", "missing", "unexpected", "metadata"]
+Verdict = Literal[
+    "bitwise", "within_tolerance", "within_noise", "mismatch", "nonfinite", "missing", "unexpected", "metadata"
+]
 
-GOOD: frozenset[Verdict] = frozenset({"bitwise", "within_tolerance"})
+GOOD: frozenset[Verdict] = frozenset({"bitwise", "within_tolerance", "within_noise"})
 """The verdicts with which a comparison is in order."""
 
 SEVERITY: tuple[Verdict, ...] = (
     "bitwise",
     "within_tolerance",
+    "within_noise",  # outside the tolerance, but no further than eager is from itself
     "metadata",
     "unexpected",
     "mismatch",
@@ -64,6 +67,9 @@ SEVERITY: tuple[Verdict, ...] = (
     "nonfinite",
 )
 """The verdicts from harmless to worst."""
+
+Compared = Literal["gradient", "loss", "result", "buffer"]
+"""What was compared: a gradient; a step's loss; another value that a step returned; a buffer after the step."""
 
 Phase = Literal["initial_trace", "graph_pass", "execution"]
 """When metadata was read: on a dummy while the tracer ran; from a graph node's deleted `meta`; while the graph ran."""

@@ -38,8 +38,7 @@ class Auditing(Collecting):
         if isinstance(error, CabwError):
             return CabwError(f"{self.place()}: {error.seen}", expected=error.expected, try_=error.try_)
         return CabwError(
-            "this graph cannot be run on watched tensors: "
-            f"{self.place()} raised {type(error).__name__}: {said(error)}",
+            f"this graph cannot be run on watched tensors: {self.place()} raised {type(error).__name__}: {said(error)}",
             expected="a graph that PyTorch can run again, and code in it that takes tensors of a subclass",
             try_="cap.replay(), which runs on the tensors as they are: where it fails too, it is not the watching",
         )

@@ -10,7 +10,7 @@ import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.live import Gradient
-from cabw_viz.record.comparison import GradientComparison
+from cabw_viz.record.comparison import Element, GradientComparison
 from cabw_viz.record.kinds import Verdict
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -111,12 +111,14 @@ def _compare_values(
     name: str, reference: torch.Tensor, candidate: torch.Tensor, tolerance: Tolerance
 ) -> GradientComparison:
     shape, dtype, count = tuple(reference.shape), str(reference.dtype), reference.numel()
-    wrong = [int((~torch.isfinite(side)).sum()) for side in (reference, candidate)]
+    infinite = [~torch.isfinite(side) for side in (reference, candidate)]
+    wrong = [int(side.sum()) for side in infinite]
     if any(wrong):
+        first = first_element(infinite[0] | infinite[1], reference, candidate)
         note = f"not finite: {wrong[0]} elements of the reference, {wrong[1]} of the candidate"
         same = bitwise_equal(reference, candidate)
         return GradientComparison(
-            name, "nonfinite", None, None, shape, dtype, count, 0, note + ("; equal bit by bit" if same else "")
+            name, "nonfinite", None, None, shape, dtype, count, 0, note + ("; equal bit by bit" if same else ""), first
         )
     if bitwise_equal(reference, candidate):
         return GradientComparison(name, "bitwise", 0.0, 0.0, shape, dtype, count)
@@ -125,11 +127,20 @@ def _compare_values(
     distance = (candidate.to(wide) - exact).abs()
     size = exact.abs()
     scale = float(size.max())
-    outside = int((distance > tolerance.rtol * size + tolerance.atol * scale).sum())
+    outside = distance > tolerance.rtol * size + tolerance.atol * scale
+    mismatched = int(outside.sum())
     largest = float(distance.max())
     relative = largest / scale if scale else (math.inf if largest else 0.0)
-    verdict: Verdict = "mismatch" if outside else "within_tolerance"
-    return GradientComparison(name, verdict, largest, relative, shape, dtype, count, outside)
+    verdict: Verdict = "mismatch" if mismatched else "within_tolerance"
+    first = first_element(outside, reference, candidate) if mismatched else None
+    return GradientComparison(name, verdict, largest, relative, shape, dtype, count, mismatched, first=first)
+
+
+def first_element(picked: torch.Tensor, reference: torch.Tensor, candidate: torch.Tensor) -> Element:
+    """The first of the picked elements, in the order of their indices."""
+    place = int(picked.reshape(-1).to(torch.uint8).argmax())
+    index = tuple(int(position) for position in torch.unravel_index(torch.tensor(place), reference.shape))
+    return Element(index, reference[index].item(), candidate[index].item())
 
 
 def bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -95,6 +95,10 @@ def _accumulate_hooks(record: CaptureRecord) -> list[Hook]:
     return [hook for node in record.autograd_nodes if node.kind == "accumulate_grad" for hook in node.hooks]
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def notes(record: CaptureRecord, hooks: HookPolicy) -> list[str]:
     """What a reader of the comparison must know."""
     kinds = [hook.kind for node in record.autograd_nodes for hook in node.hooks]
@@ -104,11 +108,11 @@ def notes(record: CaptureRecord, hooks: HookPolicy) -> list[str]:
     if record.run == "user" and any(hook.kind.startswith("post") for hook in _accumulate_hooks(record)):
         found.append("hooks that follow an accumulation may have changed .grad before it was read")
     if others:
-        found.append(f"{others} hooks {'ran again' if hooks == 'run' else 'were left out'} in the replay")
+        found.append(f"in the replay {_counted(others, 'hook')} {'ran again' if hooks == 'run' else 'did not run'}")
     if unpack:
-        found.append(f"{unpack} saved-tensor hooks unpacked again in the replay")
+        found.append(f"in the replay {_counted(unpack, 'saved-tensor hook')} unpacked again")
     if later:
-        found.append(f"{later} post-accumulate hooks were left out of the replay")
+        found.append(f"in the replay {_counted(later, 'post-accumulate hook')} did not run")
     if not record.leaves:
         found.append("this backward computes the gradient of no leaf")
     return found

@@ -91,18 +91,21 @@ class Watch:
         def unwrap(tensor: torch.Tensor) -> torch.Tensor:
             if not isinstance(tensor, WatchedTensor):
                 return tensor
-            known[id(tensor.real)] = tensor
-            return tensor.real
+            known[id(tensor.real_tensor)] = tensor
+            return tensor.real_tensor
 
-        result = operator(*_mapped(args, unwrap), **_mapped(options, unwrap))
+        with torch_adapter.as_below_autograd():
+            result = operator(*_mapped(args, unwrap), **_mapped(options, unwrap))
+        for place, name in torch_adapter.written_arguments(operator):
+            _count_write(args[place] if place < len(args) else options.get(name))
         return result if self.over else _mapped(result, self._wrapper(known))
 
 
 class WatchedTensor(torch.Tensor):
     """A tensor that reports to a `Watch`."""
 
-    real: torch.Tensor
-    watch: Watch
+    real_tensor: torch.Tensor
+    reports_to: Watch
 
     @staticmethod
     def __new__(cls, real: torch.Tensor, watch: Watch) -> WatchedTensor:  # noqa: D102  # see the class
@@ -113,12 +116,12 @@ class WatchedTensor(torch.Tensor):
                 try_="cap.replay() and cap.parity(), which run on the tensors as they are",
             )
         made: WatchedTensor = torch_adapter.wrapper(cls, real)
-        made.real, made.watch = real, watch
+        made.real_tensor, made.reports_to = real, watch
         return made
 
     def __getattr__(self, name: str) -> Any:
         """What the user hung on the real tensor."""
-        return getattr(object.__getattribute__(self, "real"), name)
+        return getattr(object.__getattribute__(self, "real_tensor"), name)
 
     @classmethod
     def __torch_function__(
@@ -144,8 +147,8 @@ class WatchedTensor(torch.Tensor):
         query = torch_adapter.QUERIES.get(func)
         if query is not None:
             attribute, answer = query
-            args[0].watch.note(attribute)
-            return answer(args[0].real, *args[1:])
+            args[0].reports_to.note(attribute)
+            return answer(args[0].real_tensor, *args[1:])
         watch = _watch_of(args, kwargs)
         assert watch is not None  # or the dispatcher would not have come here
         reads = ("data",) if torch_adapter.reads_data(func, args) else ()
@@ -155,7 +158,7 @@ class WatchedTensor(torch.Tensor):
 
 def real(value: Any) -> Any:
     """The real tensor behind a watched one; anything else as it is."""
-    return value.real if isinstance(value, WatchedTensor) else value
+    return value.real_tensor if isinstance(value, WatchedTensor) else value
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -170,11 +173,19 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
+def _count_write(written: Any) -> None:
+    """Count an in-place write where autograd does, above us and not below."""
+    for value in written if isinstance(written, list | tuple) else (written,):
+        tensor = real(value)
+        if isinstance(value, WatchedTensor) and not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+
+
 def _watch_of(*values: Any) -> Watch | None:
     """The watch of the first watched tensor among arguments."""
     for value in values:
         if isinstance(value, WatchedTensor):
-            return value.watch
+            return value.reports_to
         inner = value.values() if isinstance(value, dict) else value
         found = _watch_of(*inner) if isinstance(value, list | tuple | dict) else None
         if found is not None:

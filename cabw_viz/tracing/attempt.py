@@ -16,8 +16,11 @@ from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Fai
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing import extract
 from cabw_viz.tracing.leaves import leaves_of
+from cabw_viz.tracing.lookups import Lookups
+from cabw_viz.tracing.metadata import with_metadata
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.tracer import TraceNotes
+from cabw_viz.tracing.tripwire import touches
 from cabw_viz.tracing.walk import Walk, walk
 
 
@@ -36,6 +39,7 @@ class Attempt:
     nodes: tuple[AutogradNode, ...]
     leaves: tuple[Leaf, ...]
     notes: TraceNotes = field(default_factory=TraceNotes)
+    lookups: Lookups = field(default_factory=Lookups)
     live: LiveCapture = field(default_factory=LiveCapture)
     captured: int | None = None
     """Index of the capture that this call became."""
@@ -69,7 +73,7 @@ class Attempt:
         returned = fresh.graph_copy(graph.graph, copied)
         fresh.output(returned)
         self.live.graph = torch.fx.GraphModule(graph, fresh)
-        self.notes.pasted = {copied[node]: number for node, number in self.notes.pasted.items() if node in copied}
+        self.notes.follow(copied)
 
     def record(self, arguments: Arguments | None = None, failure: Failure | None = None) -> CaptureRecord:
         """The record: complete with the graph's arguments, as far as it came without."""
@@ -79,24 +83,35 @@ class Attempt:
         problem = extract.disagreement(self.nodes, view)
         if problem:
             raise AssertionError(problem)
+        sizes = extract.lifted_sizes(view, self.notes, arguments)
+        nodes = extract.complete_nodes(self.nodes, view, self.leaves, hooks)
+        # Half-way through a failed trace, saved sizes may be symbols: fields are then named without their values.
+        readable = self.walk.nodes if failure is None else ()
         return CaptureRecord(
             call=self.call,
             torch_version=torch.__version__,
             run=self.run,
-            autograd_nodes=extract.complete_nodes(self.nodes, view, self.leaves, hooks),
+            autograd_nodes=with_metadata(nodes, view, sizes, readable),
             graph_nodes=view.nodes,
             inputs=extract.lifted_inputs(view, self.notes, arguments, self.names.known),
-            sizes=extract.lifted_sizes(view, self.notes, arguments),
+            sizes=sizes,
             leaves=self.leaves,
+            touches=touches(self.notes.reads, view.fx_nodes) + self.lookups.touches(view.nodes),
             failure=failure,
             seconds=time.perf_counter() - self.started,
         )
 
     def bare_record(self, failure: Failure) -> CaptureRecord:
         """The autograd nodes alone, for a trace of which nothing else can be told."""
-        seconds = time.perf_counter() - self.started
         return CaptureRecord(
-            self.call, torch.__version__, self.run, self.nodes, leaves=self.leaves, failure=failure, seconds=seconds
+            self.call,
+            torch.__version__,
+            self.run,
+            self.nodes,
+            leaves=self.leaves,
+            touches=touches(self.notes.reads, ()) + self.lookups.touches(()),
+            failure=failure,
+            seconds=time.perf_counter() - self.started,
         )
 
     def _graph(self) -> torch.fx.Graph:

@@ -34,6 +34,7 @@ from cabw_viz.tracing.gate import GATE
 from cabw_viz.tracing.leaves import variables_of
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.tracer import Held, TraceStopped, guarding, watching
+from cabw_viz.tracing.tripwire import tripwired
 
 
 @dataclass
@@ -64,16 +65,18 @@ class Recorder:
         only: which calls to capture.
         gradients: `leaves` or `none`.
         snapshot: whether inputs are copied.
+        tripwire: whether reads of metadata are noted.
     """
 
     _installed: Recorder | None = None
 
-    def __init__(self, subject: Any, *, run: str, only: Only, gradients: str, snapshot: bool) -> None:
+    def __init__(self, subject: Any, *, run: str, only: Only, gradients: str, snapshot: bool, tripwire: bool) -> None:
         check_only(only)
         self.names = Names(subject)
         self.captures: list[Captured] = []
         self.events: list[Event] = []
         self._run, self._only, self._gradients, self._snapshot = run, only, gradients, snapshot
+        self._tripwire = tripwire
         self._eligible = 0
         self._current = threading.local()
         self._owner = 0
@@ -202,6 +205,8 @@ class Recorder:
         attempt.keep_graph_module(graph)
         compiled: Callable[..., Any] | None = None
         if attempt.compiler is not None:
+            if self._tripwire:
+                attempt.lookups.watch(graph.graph)
             compiled = attempt.compiler(graph)
         elif attempt.run == "compiled":
             compiled = graph
@@ -249,7 +254,7 @@ class Recorder:
     def _shadow(self, attempt: Attempt) -> None:
         """Trace the call without running it."""
         self._fresh_cache("eager")
-        tracer = guarding(torch_adapter.TracerBase, attempt.notes)
+        tracer = guarding(self._wired(torch_adapter.TracerBase), attempt.notes)
         reasons: Sequence[str] = ()
         error: BaseException | None
         self._current.attempt = attempt
@@ -298,7 +303,7 @@ class Recorder:
         reasons: Sequence[str] = ()
         self._current.attempt = attempt
         try:
-            tracer = watching(base, attempt.notes)
+            tracer = watching(self._wired(base), attempt.notes)
             with torch_adapter.tracing(tracer, self._compiler_fn, dynamic=dynamic) as reasons:
                 result = attempt.engine_call.run()
         except BaseException as error:
@@ -306,6 +311,7 @@ class Recorder:
             raise
         finally:
             self._current.attempt = None
+            self._end_lookups(attempt)
         self._settle(attempt, None, reasons)
         if attempt.hit is None and self._gradients != "none":
             reference.keep_grads_after(attempt.live, variables)
@@ -321,6 +327,9 @@ class Recorder:
         self._settle(attempt, error, reasons)
         if attempt.captured is not None and attempt.hit is None:
             self._note_raised(attempt, error)
+
+    def _wired(self, base: type[Any]) -> type[Any]:
+        return tripwired(base) if self._tripwire else base
 
     # -- what is noted ---------------------------------------------------------------------------------------
 
@@ -350,6 +359,16 @@ class Recorder:
             self._note(attempt, "failed", str(failure), seconds)
             # A trace that failed leaves a cache entry without a function; the next one like it would assert on it.
             self._cache_is_foreign = True
+
+    def _end_lookups(self, attempt: Attempt) -> None:
+        """Stop watching for lookups of deleted metadata; a record made before the graph ran learns of later ones."""
+        attempt.lookups.end()
+        if attempt.captured is not None:
+            captured = self.captures[attempt.captured]
+            record = captured.record
+            earlier = (touch for touch in record.touches if touch.phase != "graph_pass")
+            touches = (*earlier, *attempt.lookups.touches(record.graph_nodes))
+            captured.record = replace(record, touches=touches)
 
     def _note(self, attempt: Attempt, outcome: Outcome, reason: str, seconds: float) -> None:
         capture = attempt.hit if attempt.hit is not None else attempt.captured

@@ -10,14 +10,16 @@ callbacks answer with dummies, and the error is raised when the last node has be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.fx
 
 from cabw_viz import torch_adapter
+from cabw_viz.record.kinds import Toucher
 
 
 class TraceStopped(Exception):  # noqa: N818  # a signal to ourselves, not an error
@@ -44,6 +46,17 @@ class Held:
         self._function = None
 
 
+class Read(NamedTuple):
+    """A read of a stand-in's metadata during the trace, or an op run on it."""
+
+    attribute: str
+    autograd_node: int | None
+    node: torch.fx.Node | None
+    """The graph node whose output it was; it may be gone when the graph is finished."""
+    by: Toucher
+    where: str
+
+
 @dataclass
 class TraceNotes:
     """What a tracer noticed beside the graph."""
@@ -60,8 +73,18 @@ class TraceNotes:
     """Which sizes are left in the graph, ascending."""
     pasted: dict[torch.fx.Node, int] = field(default_factory=dict)
     """Graph nodes of compiled regions' backwards, whose own stack traces are the forward's: NodeCall number."""
+    reads: Counter[Read] = field(default_factory=Counter)
+    """How often who read what, in order of first reading."""
     held: tuple[Held, ...] = ()
     """What the trace left with C++; to be released when the cache is cleared."""
+
+    def follow(self, copied: Mapping[torch.fx.Node, torch.fx.Node]) -> None:
+        """Speak of the nodes of a copied graph from here on."""
+        self.pasted = {copied[node]: number for node, number in self.pasted.items() if node in copied}
+        reads = Counter[Read]()
+        for read, count in self.reads.items():
+            reads[read._replace(node=copied.get(read.node) if read.node is not None else None)] += count
+        self.reads = reads
 
 
 class Watching:

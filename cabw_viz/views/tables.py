@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cabw_viz.analysis import parity
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.kinds import GOOD, Verdict
-from cabw_viz.record.model import AutogradNode, CaptureRecord, Event
+from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Touch
 from cabw_viz.views.text import in_line, pad, width
 
 if TYPE_CHECKING:
@@ -37,6 +37,16 @@ EVENT_COLUMNS = {
     "capture": "Int64",
     "seconds": "float64",
 }
+TOUCH_COLUMNS = {
+    "phase": "object",
+    "attribute": "object",
+    "autograd_node": "Int64",
+    "name": "object",
+    "node": "object",
+    "by": "object",
+    "where": "object",
+    "count": "int64",
+}
 PARITY_COLUMNS = {
     "parameter": "object",
     "verdict": "object",
@@ -53,6 +63,7 @@ PARITY_COLUMNS = {
 MARKS: dict[Verdict, str] = {
     "bitwise": "✓",
     "within_tolerance": "≈",
+    "within_noise": "~",
     "metadata": "!",
     "unexpected": "+",
     "mismatch": "✗",
@@ -74,6 +85,7 @@ TEXTS = ("parameter", "verdict", "shape", "dtype", "note")
 _STYLES: Any = [
     {"selector": ".cabw-bitwise", "props": "background-color: rgba(0, 128, 95, 0.18)"},
     {"selector": ".cabw-within_tolerance", "props": "background-color: rgba(10, 108, 179, 0.18)"},
+    {"selector": ".cabw-within_noise", "props": "background-color: rgba(128, 110, 190, 0.18)"},
     {"selector": ".cabw-bad", "props": "background-color: rgba(214, 80, 30, 0.3); font-weight: 600"},
     {"selector": "td", "props": "font-variant-numeric: tabular-nums; white-space: nowrap"},
     {"selector": "td, th.col_heading", "props": "text-align: right; padding: 2px 10px"},
@@ -106,6 +118,22 @@ def event_frame(events: Iterable[Event]) -> pd.DataFrame:
     """
     rows = [(e.call.index, e.call.function, e.call.where, e.outcome, e.reason, e.capture, e.seconds) for e in events]
     return _frame(rows, EVENT_COLUMNS, list(range(len(rows))), None)
+
+
+def touch_frame(record: CaptureRecord) -> pd.DataFrame:
+    """A row for each piece of metadata that was read, or op that was run, by one line of code.
+
+    `name` is the autograd node's, `node` the graph node's; both are None where that is not known.
+    """
+    rows = [(t.phase, t.attribute, t.autograd_node, *_names(record, t), t.by, t.where, t.count) for t in record.touches]
+    return _frame(rows, TOUCH_COLUMNS, list(range(len(rows))), None)
+
+
+def _names(record: CaptureRecord, touch: Touch) -> tuple[str | None, str | None]:
+    """The names of a touch's autograd node and graph node."""
+    node = None if touch.autograd_node is None else record.by_number.get(touch.autograd_node)
+    graph_node = None if touch.node is None else record.graph_nodes[touch.node].name
+    return None if node is None else node.name, graph_node
 
 
 def parity_frame(comparison: Comparison) -> pd.DataFrame:

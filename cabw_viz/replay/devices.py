@@ -1,0 +1,72 @@
+"""Devices, dtypes and compilers by name; what is not here is refused with a list of what is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cabw_viz.errors import CabwError
+
+Compiler = Callable[..., Any]
+
+
+def device_named(name: str | torch.device) -> torch.device:
+    """The device of this name; `auto` is the current accelerator.
+
+    Raises:
+        CabwError: it is not there; lists the devices that are.
+    """
+    try:
+        device = _accelerator() if name == "auto" else torch.device(name)
+    except RuntimeError as error:
+        raise _absent(name, str(error).partition("\n")[0]) from None
+    if device is None:
+        raise _absent(name, "this torch finds no accelerator")
+    if device.type == "meta":
+        raise _absent(name, "tensors on it have no values")
+    try:
+        torch.empty(0, device=device)
+    except Exception as error:  # each backend has its own way to say that it is not there
+        raise _absent(name, str(error).partition("\n")[0]) from None
+    return device
+
+
+def _accelerator() -> torch.device | None:
+    return torch.accelerator.current_accelerator(check_available=True)
+
+
+def _absent(name: object, why: str) -> CabwError:
+    return CabwError(f"there is no device {str(name)!r} here: {why}", expected="one of " + ", ".join(devices_here()))
+
+
+def devices_here() -> list[str]:
+    """The devices of this machine, as torch names them."""
+    accelerator = _accelerator()
+    count = torch.accelerator.device_count() if accelerator is not None else 0
+    return ["cpu", *(f"{accelerator.type}:{index}" for index in range(count) if accelerator is not None)]
+
+
+def dtype_named(name: str | torch.dtype) -> torch.dtype:
+    """The dtype of this name, with or without `torch.`.
+
+    Raises:
+        CabwError: it is none that gradients can have.
+    """
+    dtype = name if isinstance(name, torch.dtype) else getattr(torch, str(name).removeprefix("torch."), None)
+    if isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex):
+        return dtype
+    raise CabwError(f"{name!r} is no dtype for gradients", expected="float64, float32, bfloat16, float16 or another")
+
+
+def compiler_named(name: str | Compiler) -> str | Compiler:
+    """A backend that torch.compile takes: one of its names, or any callable.
+
+    Raises:
+        CabwError: there is none of this name; lists those that are.
+    """
+    here = torch.compiler.list_backends(exclude_tags=())
+    if callable(name) or name in here:
+        return name
+    raise CabwError(f"there is no backend {name!r} here", expected="a callable, or one of " + ", ".join(here))

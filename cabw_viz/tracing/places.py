@@ -1,3 +1,0 @@
-"""Moved: see `cabw_viz.places`."""
-
-from cabw_viz.places import place as place

@@ -1,0 +1,139 @@
+import pytest
+
+from cabw_viz.surfaces import commands, notebook
+from tests.notebook.conftest import Shell
+
+BACKWARD = "model(x).sum().backward()\n"
+
+
+@pytest.fixture
+def captured(shell) -> Shell:
+    shell.ok("%%cabw --model model\nfor _ in range(3): model(x).sum().backward()")
+    return shell
+
+
+def test_graph(captured):
+    view = captured.ok("%cabw graph").result.result
+    assert view.drawing.level == "autograd"
+    captured.ok("view = %cabw graph --level fx --capture 0")
+    assert captured["view"].drawing.level == "fx"
+    folded = len(captured["view"].drawing.boxes)
+    assert len(captured.ok("%cabw graph --level fx --plumbing").result.result.drawing.boxes) > folded
+
+
+def test_graph_save(captured, tmp_path):
+    path = tmp_path / "a name.dot"
+    ran = captured.ok(f'%cabw graph --save "{path}"')
+    assert ran.result.result is None
+    assert ran.out == f"wrote {path}\n"
+    assert path.read_text("utf-8").startswith("digraph")
+    assert "no suffix" in captured.run(f"%cabw graph --save {tmp_path / 'graph.bmp'}").usage_error
+
+
+def test_parity(captured):
+    assert captured.ok("%cabw parity").result.result.ok
+    report = captured.ok("%cabw parity --rtol 0.5 --atol 0.5 --capture 0 --hooks drop").result.result
+    assert report.comparison.tolerances == (("torch.float32", 0.5, 0.5),)
+
+
+def test_list(captured):
+    captured.ok("%%cabw --name run\n" + BACKWARD)
+    captured.ok("%%cabw --name empty\n0")
+    frame = captured.ok("%cabw list").result.result
+    assert list(frame.session) == ["run", "empty", "(unnamed)", "(unnamed)"]
+    assert list(frame.capture.fillna(-1)) == [0, -1, 0, 1]
+    assert frame.autograd_nodes[0] == len(captured["run"][0].record.autograd_nodes)
+
+
+def test_close(captured):
+    captured.ok("%%cabw --name run\n" + BACKWARD)
+    captured.ok("%cabw close")
+    assert captured["run"].closed
+    assert list(captured.ok("%cabw list").result.result.state) == ["closed", "open", "open"]
+    assert captured.ok("%cabw graph").result.result.source
+    assert "was closed" in captured.run("%cabw parity").usage_error
+    captured.ok("%cabw close --all")
+    assert set(captured.ok("%cabw list").result.result.state) == {"closed"}
+    captured.ok("%%cabw --name again\n" + BACKWARD)
+    captured.ok("%%cabw --name run\n" + BACKWARD)
+    captured.ok("%cabw close again")
+    assert captured["again"].closed
+    assert not captured["run"].closed
+
+
+def test_sessions_by_name(captured):
+    captured.ok("import cabw_viz\nwith cabw_viz.capture(model) as mine:\n    model(x).sum().backward()")
+    captured.ok("%%cabw --name run\n" + BACKWARD)
+    assert captured.ok("%cabw parity --session mine").result.result.ok
+    assert captured.ok("%cabw graph --session run").result.result.drawing == captured["run"][0].graph().drawing
+
+
+def test_the_only_session_needs_no_name(shell):
+    shell.ok("import cabw_viz\nwith cabw_viz.capture(model) as mine:\n    model(x).sum().backward()")
+    assert shell.ok("%cabw parity").result.result.ok
+    shell.ok("with cabw_viz.capture(model) as other:\n    model(x).sum().backward()")
+    text = shell.run("%cabw parity").usage_error
+    assert "Expected: one of mine, other." in text
+    assert "--session mine" in text
+
+
+@pytest.mark.parametrize("line", ["%cabw", "%cabw help"])
+def test_help_has_every_command_and_option(shell, line):
+    text = shell.ok(line).out
+    for name, function in commands.HELPED.items():
+        assert name in text
+        for action in function.parser._actions:
+            assert (action.option_strings or [action.metavar])[0] in text
+    assert "::" not in text
+
+
+def test_help_of_one_command(shell):
+    assert shell.ok("%cabw help graph").out.startswith("%cabw graph [--level LEVEL]")
+    assert shell.ok("%cabw help %cabw").out.startswith("%%cabw [--model EXPR]")
+    assert "%cabw graph" in notebook.CabwMagics.command.__doc__
+    assert "--snapshot" in notebook.CabwMagics.capture_cell.__doc__
+
+
+WRONG = {
+    "%cabw grph": ("%cabw has no command 'grph'", "Expected: graph, parity, list, close, help.", "Try: %cabw graph."),
+    "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, parity"),
+    "%cabw graph --lvl fx": ("unrecognized arguments: --lvl fx", "Expected: %cabw graph [--level LEVEL]"),
+    "%cabw graph --level aten": ("invalid choice: 'aten'", "autograd", "fx"),
+    "%cabw graph --capture 7": ("there is no capture 7", "an index below"),
+    "%cabw graph --capture one": ("argument --capture: invalid int value: 'one'",),
+    "%cabw graph --session nonsense": ("there is no session 'nonsense'", "%%cabw --model model"),
+    "%cabw parity --session x": ("there is no session 'x'",),
+    "%cabw parity --rtol 0.5": ("atol=None",),
+    "%cabw parity --hooks maybe": ("invalid choice: 'maybe'", "refuse"),
+    "%cabw list everything": ("unrecognized arguments: everything",),
+    "%cabw close nonsense": ("there is no session 'nonsense'",),
+    "%%cabw --nonsense\n1": ("unrecognized arguments: --nonsense", "[--model EXPR]"),
+    "%%cabw --model nonsense\n1": (
+        "--model nonsense could not be evaluated: NameError: name 'nonsense' is not defined",
+    ),
+    "%%cabw --model x\n1": ("capture() got a Tensor as its subject", "nn.Module"),
+    "%%cabw --model 'x\n1": ("No closing quotation",),
+    "%%cabw --run fast\n1": ("invalid choice: 'fast'", "compiled"),
+    "%%cabw --only a\n1": ("'a' is neither a number nor a range such as 10:12",),
+    "%%cabw --only 1:2:3:4\n1": ("'1:2:3:4' is neither",),
+    "%%cabw --only -1\n1": ("only",),
+    "%%cabw --name 1a\n1": ("'1a' cannot be the name of a variable",),
+    "%%cabw --name class\n1": ("'class' cannot be the name of a variable",),
+    "%%cabw --parity\n1": ("no backward ran in the block",),
+}
+
+
+@pytest.mark.parametrize("cell", WRONG)
+def test_wrong_use_is_a_clear_sentence(captured, cell):
+    text = captured.run(cell).usage_error
+    assert text.startswith("UsageError: ")
+    for part in WRONG[cell]:
+        assert part in text
+
+
+def test_without_any_session(shell):
+    assert shell.ok("%cabw list").result.result.empty
+    for command in ("graph", "parity", "close"):
+        text = shell.run(f"%cabw {command}").usage_error
+        assert "no session was captured by %%cabw yet" in text
+        assert "%%cabw --model model" in text
