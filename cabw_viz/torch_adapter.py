@@ -12,21 +12,25 @@ import functools
 import inspect
 import operator
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 import torch.fx
-from torch._dynamo import compiled_autograd, eval_frame, external_utils
+from torch._dynamo import compiled_autograd, convert_frame, eval_frame, external_utils
 from torch._dynamo import utils as dynamo_utils
+from torch._dynamo.callback import callback_handler
 from torch._subclasses import fake_tensor
+from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from cabw_viz.errors import CabwError
 
@@ -387,6 +391,11 @@ def op_name(target: Any) -> str | None:
     return next(found, "CppNode")
 
 
+def takes_plain_tensors(target: Any) -> bool:
+    """Whether a graph node's target checks the class of its tensors: what goes before a compiled region's backward."""
+    return getattr(target, "__name__", "") == "call_aot_bwd_prologue"
+
+
 def graph_outputs(graph: torch.fx.Graph) -> Sequence[Any]:
     """The values that a captured graph returns: gradients of `torch.autograd.grad`, in order."""
     (output,) = graph.find_nodes(op="output")
@@ -427,25 +436,27 @@ def saved_fields(name: str) -> tuple[tuple[str, ...], ...]:
     return (tuple(plain), (*others, *last)) if last else (tuple(plain),)
 
 
-def saved_values(node: Any, name: str) -> dict[str, Any]:
+def field_values(node: Any, name: str) -> dict[str, Any]:
     """Values of these fields in an autograd node, if it is one of that name.
 
     Their getters copy numbers; those of saved tensors would unpack them, and are left alone.
     """
     if node is None or type(node).__name__ != name:
         return {}
-    values = {}
-    for field in saved_fields(name)[0]:
-        try:
-            values[field] = getattr(node, f"_saved_{field}")
-        except RuntimeError:  # a list of scalars is freed with the tensors
-            continue
-    return values
+    try:
+        return {field: getattr(node, f"_saved_{field}") for field in saved_fields(name)[0]}
+    except RuntimeError:  # lists of scalars are freed together with tensors
+        return {}
 
 
 def argument_names(target: Any) -> tuple[str, ...]:
     """Names of an operator's arguments, by its schema; empty for other targets."""
     return tuple(argument.name for argument in target._schema.arguments) if hasattr(target, "_schema") else ()
+
+
+def returns_new_tensors(operator: Any) -> bool:
+    """Whether an operator's results are none of its arguments nor views of them, as far as its schema says."""
+    return hasattr(operator, "_schema") and all(result.alias_info is None for result in operator._schema.returns)
 
 
 def is_arithmetic(target: Any) -> bool:
@@ -484,6 +495,14 @@ QUERIES: dict[Any, tuple[str, Callable[..., Any]]] = {
 }
 """How C++ asks Python for the metadata of a wrapper: the attribute, and what answers for a tensor.
 (`ConcretePyInterpreterVTable` in torch/csrc/PyInterpreter.cpp)"""
+
+CONCRETE_QUERIES = {
+    aten.size.default: "sizes",
+    aten.stride.default: "strides",
+    aten.storage_offset.default: "storage_offset",
+    aten.numel.default: "numel",
+}
+"""Those of them that take no symbolic answer, by the name that C++ has for them when it says so."""
 
 _DATA_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
@@ -548,8 +567,8 @@ def written_arguments(operator: Any) -> tuple[tuple[int, str], ...]:
     schema = getattr(operator, "_schema", None)
     if schema is None or not schema.is_mutable:
         return ()
-    found = [(place, each) for place, each in enumerate(schema.arguments) if each.alias_info and each.alias_info.is_write]
-    return tuple((place, each.name) for place, each in found)
+    aliases = [(place, argument.name, argument.alias_info) for place, argument in enumerate(schema.arguments)]
+    return tuple((place, name) for place, name, alias in aliases if alias is not None and alias.is_write)
 
 
 def only_passes_on(code: CodeType) -> bool:
@@ -565,6 +584,8 @@ _INTERPRETER = torch.fx.Interpreter.run.__code__.co_filename
 
 below_modes = torch._C._DisableTorchDispatch
 """Context in which no mode and no subclass is asked: C++ answers for itself."""
+without_proxies = proxy_tensor.disable_proxy_modes_tracing
+"""Context in which the tracer records no ops, nor comparisons of symbolic sizes."""
 tree_leaves, tree_map_only = _pytree.tree_leaves, _pytree.tree_map_only
 
 
@@ -582,11 +603,6 @@ class UnnoticedMode(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         """No reason for Dynamo to leave a function alone."""
         return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Dynamo is off below the door already; PyTorch's own way to turn it off costs a call for each op."""
-        return False
 
 
 def can_be_watched(value: Any) -> bool:
@@ -614,6 +630,24 @@ def alias_that_asks(cls: type[FakeTensor], plain: FakeTensor) -> Any:
         )
 
 
+def is_called(operator: Any, frame: FrameType | None) -> bool:
+    """Whether somebody has called an op by its name, by the frames at its arrival in Python.
+
+    Args:
+        operator: the op.
+        frame: the innermost frame to look at.
+    """
+    while frame is not None and frame.f_code.co_filename in _AROUND_MODES:
+        frame = frame.f_back
+    called = frame is not None and frame.f_code is torch._ops.OpOverload.__call__.__code__
+    return called and frame is not None and frame.f_locals.get("self") is operator
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a number, or one of several, is not known yet."""
+    return any(isinstance(number, torch.SymInt) for number in (value if isinstance(value, tuple) else (value,)))
+
+
 def graph_node_of(tracer: Any, tensor: torch.Tensor) -> torch.fx.Node | None:
     """The graph node whose output a stand-in is in a tracer; None where it has none."""
     slot = tracer.fx_tracer.tensor_tracker.get(tensor)
@@ -638,11 +672,10 @@ def carries_dispatch(code: CodeType) -> bool:
     return code.co_filename.startswith(_DISPATCH)
 
 
-_DISPATCH = tuple(
+_AROUND_MODES = tuple(str(Path(torch.__file__).parent / path) for path in ("_compile.py", "_dynamo/eval_frame.py"))
+_DISPATCH = _AROUND_MODES + tuple(
     str(Path(torch.__file__).parent / path)
     for path in (
-        "_compile.py",
-        "_dynamo/eval_frame.py",
         "_ops.py",
         "_subclasses/",
         "autograd/graph.py",
@@ -651,3 +684,235 @@ _DISPATCH = tuple(
         "utils/_pytree.py",
     )
 )
+
+# -- where a node comes from ---------------------------------------------------------------------------------
+
+sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""The number that the next autograd node made in this thread will get."""
+
+jit_tracing_state = torch._C._get_tracing_state
+"""The state of `torch.jit.trace` in this thread; None outside of it. It names values after variables in the frames."""
+
+_NO_NUMBER = 2**64 - 1
+
+
+def number_of(node: Any) -> int | None:
+    """The sequence number that an autograd node drew when it was made; None for accumulations, which draw none."""
+    number: int = node._sequence_nr()
+    return None if number == _NO_NUMBER else number
+
+
+def put_mode_below(mode: Any) -> None:
+    """Put a TorchFunctionMode below all others of this thread, so that theirs come and go as if it were not there.
+
+    Torch's own device mode (`set_default_device`) stays below it, for that one insists on the lowest place.
+    """
+    above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    below = [above.pop()] if above and isinstance(above[-1], DeviceContext) else []
+    for each in (*below, mode, *reversed(above)):
+        torch._C._push_on_torch_function_stack(each)
+
+
+def take_mode_out(mode: Any) -> bool:
+    """Take a TorchFunctionMode out of this thread's stack, wherever it stands; False where it does not."""
+    stack = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    for each in reversed(stack):
+        if each is not mode:
+            torch._C._push_on_torch_function_stack(each)
+    return any(each is mode for each in stack)
+
+
+def has_compiled() -> bool:
+    """Whether Dynamo has compiled anything in this process since it was last reset."""
+    return convert_frame.FRAME_COUNTER > 0
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether calls of a module go through `torch.compile`."""
+    forward = getattr(module, "forward", None)
+    return (
+        isinstance(module, eval_frame.OptimizedModule)
+        or module._compiled_call_impl is not None
+        or (hasattr(forward, "_torchdynamo_orig_callable") and not hasattr(forward, "_torchdynamo_disable"))
+    )
+
+
+def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    """The module behind what `torch.compile(module)` returns; any other as it is."""
+    return module._orig_mod if isinstance(module, eval_frame.OptimizedModule) else module
+
+
+set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
+"""Sets who is asked before a Python frame runs (None: nobody), and returns who was; Dynamo, inside a compiled call."""
+
+leave_frame_alone = eval_frame.skip_code
+"""Have Dynamo run frames of this code as they are; frames below them are still its business."""
+
+
+def around_compilations(context: Callable[[], AbstractContextManager[None]]) -> Callable[[], None]:
+    """From now on Dynamo traces and compiles inside contexts of ours; returns what ends that."""
+    handler, callbacks = callback_handler, callback_handler.install_callbacks
+
+    @contextmanager
+    def install_callbacks(*args: Any, **options: Any) -> Iterator[None]:
+        with context(), callbacks(*args, **options):
+            yield
+
+    # On the instance, and not as one of its callbacks: `torch._dynamo.reset()` forgets those.
+    end_callbacks = _replacing(handler, "install_callbacks", install_callbacks)
+    trace = getattr(convert_frame, "trace_frame", None)
+    if trace is None:  # before 2.9
+        return end_callbacks
+
+    def trace_frame(*args: Any, **options: Any) -> Any:
+        with context():
+            return trace(*args, **options)
+
+    # Strict exports and ahead-of-time compilation trace without those callbacks.
+    end_trace = _replacing(convert_frame, "trace_frame", trace_frame)
+
+    def end() -> None:
+        end_trace()
+        end_callbacks()
+
+    return end
+
+
+def at_compile_requests(wanted: Callable[[Any], Any]) -> Callable[[], None]:
+    """From now on `torch.compile(f)` compiles `wanted(f)`; returns what ends that."""
+    context = eval_frame._TorchDynamoContext
+    original = context.__call__
+
+    def __call__(self: Any, fn: Any) -> Any:  # noqa: N807  # it stands for one
+        return original(self, wanted(fn))
+
+    return _replacing(context, "__call__", __call__)
+
+
+def at_compiled_regions(told: Callable[[int, bool], None]) -> Callable[[], None]:
+    """From now on `told(frame, on)` is called where Dynamo is switched on or off in a thread; returns what ends that.
+
+    `frame` is the id of the frame that switches. The one that switched on is there until it switches back.
+    """
+    original = eval_frame._maybe_set_eval_frame
+
+    def maybe_set_eval_frame(callback: Any) -> Any:
+        told(id(sys._getframe(1)), callback is not None and callback is not False)
+        return original(callback)
+
+    return _replacing(eval_frame, "_maybe_set_eval_frame", maybe_set_eval_frame)
+
+
+def _replacing(holder: Any, name: str, function: Any) -> Callable[[], None]:
+    """Put a function in another's place; returns what puts that back, unless somebody has put theirs on top."""
+    own, original = name in vars(holder), getattr(holder, name)
+    setattr(holder, name, function)
+
+    def end() -> None:
+        if vars(holder).get(name) is not function:
+            return
+        if own:
+            setattr(holder, name, original)
+        else:
+            delattr(holder, name)
+
+    return end
+
+
+# -- what a node holds ---------------------------------------------------------------------------------------
+
+without_any_torch_function = torch._C.DisableTorchFunction
+"""Context in which neither a TorchFunctionMode nor a subclass's `__torch_function__` is asked."""
+
+PACKED = object()
+"""Stands for a saved tensor that a hook of the user's has packed: only that hook can tell what it is."""
+
+_RAW, _SAVED = "_raw_saved_", "_saved_"
+
+
+def saved_values(node: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(field, tensor or PACKED or None, the autograd node that made it) of all that an autograd node has saved.
+
+    Nothing of a node that was freed. No hook is called. A tensor that was changed in place since, which the engine
+    would refuse, is given as it is, without its maker.
+    """
+    for attribute in dir(node):
+        if attribute.startswith(_RAW):
+            try:
+                raw = getattr(node, attribute)
+            except RuntimeError:  # freed
+                continue
+            yield from _saved_field(node, attribute.removeprefix(_RAW), raw)
+
+
+def _saved_field(node: Any, name: str, raw: Any) -> Iterator[tuple[str, Any, Any]]:
+    several = isinstance(raw, list | tuple)
+    entries = raw if several else [raw]
+    packed = any(getattr(entry, "unpack_hook", None) is not None for entry in entries)
+    label, attribute = ("saved_tensors",) * 2 if is_python_function(node) else (name, _SAVED + name)
+    values = None if packed else _unpacked(node, attribute)
+    if not several or values is None:
+        values = [values] * len(entries)
+    for position, (entry, value) in enumerate(zip(entries, values, strict=True)):
+        maker = value.grad_fn if isinstance(value, torch.Tensor) else None
+        yield f"{label}[{position}]" if several else label, _value(entry) if value is None else value, maker
+
+
+def _unpacked(node: Any, attribute: str) -> Any:
+    """A field as the backward will see it, with its history; None where the engine would refuse it."""
+    try:
+        return getattr(node, attribute)
+    except RuntimeError:
+        return None
+
+
+def _value(entry: Any) -> Any:
+    if getattr(entry, "unpack_hook", None) is not None:
+        return PACKED
+    try:
+        return entry.data
+    except (AttributeError, RuntimeError):  # an optional tensor that is not there
+        return None
+
+
+def stashed_values(node: Any) -> Iterator[tuple[str, Any]]:
+    """(attribute, tensor) of what a Python Function keeps on its `ctx` beside `save_for_backward`."""
+    for name, value in list(getattr(node, "__dict__", {}).items()):
+        if isinstance(value, torch.Tensor):
+            yield name, value
+
+
+def storages_of(tensor: Any) -> tuple[tuple[int, int], ...]:
+    """(identity, bytes) of each storage behind a tensor; several for a sparse tensor or a wrapper subclass."""
+    if is_traceable_wrapper_subclass(tensor):
+        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    elif tensor.layout is torch.sparse_coo:
+        inner = [tensor._indices(), tensor._values()]
+    elif tensor.layout is not torch.strided:
+        return ()
+    else:
+        storage = tensor.untyped_storage()
+        return ((storage._cdata, storage.nbytes()),)
+    return tuple(found for part in inner if isinstance(part, torch.Tensor) for found in storages_of(part))
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A tensor's shape; empty for a nested tensor, which has none."""
+    return () if tensor.is_nested else tuple(tensor.shape)
+
+
+def gradient_spec(node: Any, position: int) -> tuple[tuple[int, ...], str] | None:
+    """Shape and dtype of a gradient that flows into an autograd node; None where the forward op left none."""
+    try:
+        return input_metadata(node, position)
+    except (AttributeError, RuntimeError):  # an undefined output; a nested tensor, which has no shape
+        return None
+
+
+def aot_placeholders(node: Any) -> tuple[str, ...]:
+    """Names in a compiled region's backward graph of what its forward saved; empty where the graph is not at hand."""
+    info = getattr(node._forward_cls, "_lazy_backward_info", None)
+    module = getattr(info, "bw_module", None)
+    if module is None:
+        return ()
+    return tuple(found.name for found in module.graph.find_nodes(op="placeholder"))[len(node.symints) :]

@@ -28,7 +28,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "analysis": frozenset({"errors", "record"}),
     "views": frozenset({"errors", "record", "analysis"}),
     "surfaces": frozenset({"errors", "record", "places", ADAPTER, "live", "tracing", "replay", "analysis", "views"}),
-    "__init__": frozenset({"errors", "surfaces"}),
+    "testing": frozenset({"errors", "surfaces"}),
+    "__init__": frozenset({"errors", "surfaces", "testing"}),
     "__main__": frozenset({"surfaces"}),
 }
 """What each part of the package may import of the others; a part may always import itself. Nobody may import the
@@ -48,6 +49,7 @@ MUST_NOT_LOAD: dict[str, frozenset[str]] = {
     "replay": _FRONT_END | _TABLES_AND_PICTURES,
     "views": _FRONT_END | {"torch"},
     "surfaces": frozenset(),
+    "testing": _FRONT_END | _TABLES_AND_PICTURES,
     "__init__": _FRONT_END | _TABLES_AND_PICTURES | {"torch"},
     "__main__": frozenset({"torch"}),
 }

@@ -13,13 +13,18 @@ import torch
 import torch._dynamo
 import torch._guards
 import torch.autograd.graph
-from torch._dynamo import compiled_autograd, eval_frame
+from torch._dynamo import compiled_autograd, convert_frame, eval_frame
+from torch._dynamo.callback import callback_handler
 from torch.utils import _python_dispatch
 
 ENGINE = torch._C._dynamo.compiled_autograd
 DOOR = torch.autograd.graph._engine_run_backward
 """PyTorch's own function, if this module was imported before anything replaced it; `found` checks that too."""
 TRACER = dict(vars(compiled_autograd.AutogradCompilerInstance))
+MODULE_CALL = torch.nn.Module.__call__
+SWITCH = eval_frame._maybe_set_eval_frame
+COMPILE = eval_frame._TorchDynamoContext.__call__
+TRACE_FRAME = getattr(convert_frame, "trace_frame", None)
 
 
 def found() -> list[str]:
@@ -34,6 +39,8 @@ def _states() -> Iterator[tuple[str, bool]]:
         _is_replaced(DOOR) or _is_replaced(torch.autograd.graph._engine_run_backward),
     )
     yield "a method of AutogradCompilerInstance is not PyTorch's own", _tracer() != TRACER
+    yield "torch.nn.Module.__call__ is not PyTorch's own", torch.nn.Module.__call__ is not MODULE_CALL
+    yield "a function of Dynamo's is not PyTorch's own", _dynamo() != (SWITCH, COMPILE, TRACE_FRAME, False)
     yield "a compiler is set in the engine", _compiler()[0] is not None
     yield "compiled_autograd_enabled is set", compiled_autograd.compiled_autograd_enabled
     yield "compiled_autograd_enabled_force_eager is set", compiled_autograd.compiled_autograd_enabled_force_eager
@@ -62,6 +69,12 @@ def _tracer() -> dict[str, object]:
     return dict(vars(compiled_autograd.AutogradCompilerInstance))
 
 
+def _dynamo() -> tuple[object, ...]:
+    own = "install_callbacks" in vars(callback_handler)
+    trace_frame = getattr(convert_frame, "trace_frame", None)
+    return eval_frame._maybe_set_eval_frame, eval_frame._TorchDynamoContext.__call__, trace_frame, own
+
+
 def _compiler() -> tuple[object, bool]:
     prior: tuple[object, bool] = ENGINE.set_autograd_compiler(None, False)
     ENGINE.set_autograd_compiler(*prior)
@@ -84,6 +97,11 @@ def _gradient_is_wrong() -> Iterator[str]:
 def removed() -> None:
     """Puts back what Python can reach; modes and contexts of others stay."""
     torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward = DOOR
+    torch.nn.Module.__call__ = MODULE_CALL
+    eval_frame._maybe_set_eval_frame, eval_frame._TorchDynamoContext.__call__ = SWITCH, COMPILE
+    if TRACE_FRAME is not None:
+        convert_frame.trace_frame = TRACE_FRAME
+    vars(callback_handler).pop("install_callbacks", None)
     for name, value in _tracer().items():
         if TRACER.get(name) is not value and not name.startswith("__"):
             if name in TRACER:

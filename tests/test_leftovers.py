@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from torch._dynamo import compiled_autograd
+from torch._dynamo import compiled_autograd, eval_frame
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -62,6 +62,8 @@ def test_nothing_is_found_in_a_clean_process():
             lambda: replaced(compiled_autograd.AutogradCompilerInstance, "begin_capture", identity),
             "a method of AutogradCompilerInstance",
         ),
+        (lambda: replaced(torch.nn.Module, "__call__", identity), "torch.nn.Module.__call__ is not"),
+        (lambda: replaced(eval_frame, "_maybe_set_eval_frame", identity), "a function of Dynamo's is not"),
         (bare_compiler, "a compiler is set in the engine"),
         (lambda: compiled_autograd._enable(identity), "a compiler is set in the engine"),
         (lambda: compiled_autograd._enable(identity), "compiled_autograd_enabled is set"),

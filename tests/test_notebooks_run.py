@@ -23,7 +23,16 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         "step": ("was changed in place", "True"),
         "transformer": ("1 captured", "gradients agree"),
         "list": ("session", "(unnamed)"),
-    }
+    },
+    "02_metadata": {
+        "clean": ("initial trace: 12 nodes, 0 touches",),
+        "dirty": ("<graph of backward",),
+        "dirty-table": ("storage_offset", "tracer", "AddmmBackward0"),
+        "pass": ("graph_pass", "pass", "val"),
+        "audit": ("aten.tanh_backward.default", "layout"),
+        "lifted": ("exponent",),
+        "lifted-proof": ("cache_hit", "PowBackward0"),
+    },
 }
 """What must be seen under some cells, by the cells' ids."""
 

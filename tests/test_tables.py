@@ -1,12 +1,13 @@
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.kinds import GOOD, SEVERITY
-from cabw_viz.record.model import BackwardCall, Event
-from cabw_viz.views.tables import event_frame, node_frame, parity_frame, parity_styler, parity_text
+from cabw_viz.record.model import BackwardCall, Baked, Event, LiftedUse, Touch
+from cabw_viz.views.tables import event_frame, node_frame, parity_frame, parity_styler, parity_text, touch_frame
 from tests import records
 
 NAN = math.nan
@@ -47,7 +48,8 @@ def test_node_frame():
     frame = node_frame(records.hooked())
     assert frame.index.name == "number"
     assert list(frame.index) == list(range(9))
-    assert list(frame.columns) == ["name", "kind", "inputs", "outputs", "parameter", "hooks", "graph_nodes", "to"]
+    columns = ["name", "kind", "inputs", "outputs", "parameter", "hooks", "graph_nodes", "to", "lifted", "baked"]
+    assert list(frame.columns) == [*columns, "module", "line", "saved_bytes"]
     assert frame.loc[5].to_dict() == {
         "name": "AddmmBackward0",
         "kind": "builtin",
@@ -57,6 +59,11 @@ def test_node_frame():
         "hooks": "post_hook log_outputs, pre_hook clip, tensor_pre_hook double",
         "graph_nodes": 11,  # two sums, three hooks, the call, its check, four results picked
         "to": (8, 6),
+        "lifted": "",
+        "baked": "",
+        "module": None,
+        "line": None,
+        "saved_bytes": 0,
     }
     assert frame[frame.kind == "accumulate_grad"].parameter.to_dict() == {7: "lin.weight = tied.weight", 8: "lin.bias"}
     assert frame.parameter.notna().sum() == 2
@@ -66,6 +73,37 @@ def test_node_frame_counts_the_graph_nodes_of_the_record():
     record = records.copy_slices()
     owners = [node.autograd_node for node in record.graph_nodes]
     assert node_frame(record).graph_nodes.to_dict() == {n.number: owners.count(n.number) for n in record.autograd_nodes}
+
+
+def test_node_frame_shows_metadata():
+    record = records.copy_slices()
+    uses = (LiftedUse(0, "self_sym_sizes[0]", 5), LiftedUse(1, "self_sym_sizes[1]", 3), LiftedUse(2, "numel", 15))
+    constants = (
+        Baked("scalar", "2.0", "exponent"),
+        Baked("device", "cpu", "gradient 0"),
+        Baked("dtype", "torch.float32", "gradient 0"),
+    )
+    nodes = (replace(record.autograd_nodes[0], lifted=uses, baked=constants), *record.autograd_nodes[1:])
+    row = node_frame(replace(record, autograd_nodes=nodes)).loc[0]
+    assert row.lifted == "self_sym_sizes = [5, 3] (sizes[0], sizes[1]); numel = 15 (sizes[2])"
+    assert row.baked == "exponent = 2.0; gradient 0 = cpu, torch.float32"
+
+
+def test_touch_frame():
+    record = records.hooked()
+    node = record.by_number[5]
+    touches = (
+        Touch("execution", "size", 5, node.graph_nodes[-1], "kernel", "C++", 3),
+        Touch("graph_pass", "val", None, None, "pass", "mine.py:7"),
+    )
+    frame = touch_frame(replace(record, touches=touches))
+    assert list(frame.columns) == ["phase", "attribute", "autograd_node", "name", "node", "by", "where", "count"]
+    graph_node = record.graph_nodes[node.graph_nodes[-1]].name
+    assert frame.loc[0].to_list() == ["execution", "size", 5, "AddmmBackward0", graph_node, "kernel", "C++", 3]
+    assert frame.loc[1, ["name", "node"]].to_list() == [None, None]
+    assert frame.autograd_node.isna().to_list() == [False, True]
+    assert frame.dtypes["autograd_node"] == "Int64"
+    assert touch_frame(record).empty
 
 
 def test_event_frame():

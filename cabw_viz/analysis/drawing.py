@@ -42,6 +42,8 @@ class Box:
     tooltip: str = ""
     state: Literal["", "failed", "unreached"] = ""
     """Where a failed trace stopped, and what it did not come to."""
+    touched: str = ""
+    """Which metadata was read in the initial trace or by a graph pass, and by whom; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Drawing:
     clusters: tuple[Cluster, ...] = ()
     problem: str = ""
     """What stopped the trace."""
+    findings: tuple[tuple[str, bool], ...] = ()
+    """What there is to say of metadata reads, a sentence for each phase that was watched, and whether it alarms."""
 
     @property
     def kinds(self) -> dict[BoxKind, int]:

@@ -40,12 +40,13 @@ def counts(comparison: Comparison) -> dict[Verdict, int]:
 def summary(comparison: Comparison) -> str:
     """The outcome in one sentence, such as `All 4 gradients agree: 4 bitwise`."""
     total = len(comparison.rows)
+    noun = "gradient" if all(row.kind == "gradient" for row in comparison.rows) else "value"
     if not total:
         return "No gradients were compared, so nothing is shown."
     listed = ", ".join(f"{count:,} {verdict}" for verdict, count in counts(comparison).items())
     bad = sum(row.verdict not in GOOD for row in comparison.rows)
     if not bad:
-        return f"All {total:,} gradients agree: {listed}." if total > 1 else f"The one gradient agrees: {listed}."
+        return f"All {total:,} {noun}s agree: {listed}." if total > 1 else f"The one {noun} agrees: {listed}."
     first = worst(comparison)
     assert first is not None
-    return f"{bad:,} of {total:,} gradients differ, worst {first.name}: {listed}."
+    return f"{bad:,} of {total:,} {noun}s differ, worst {first.name}: {listed}."

@@ -37,6 +37,58 @@ class Edge:
 
 
 @dataclass(frozen=True)
+class SourceLine:
+    """A line of code."""
+
+    file: str
+    """The file; `In[3]` for the cell of a notebook."""
+    line: int
+    text: str = ""
+    """The line's own text, without indentation; empty where the file cannot be read."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class GradientSpec:
+    """What the forward op left of a gradient's metadata, for the engine to check the gradient against."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A tensor that an autograd node keeps for its backward."""
+
+    field: str
+    """As autograd calls it: `self`, `result`, `indices[1]`, `saved_tensors[0]`; the attribute of a Function's `ctx`."""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    device: str = ""
+    bytes: int = 0
+    """Of its elements."""
+    storage: int | None = None
+    """Number of its storage in this record, in order of first appearance; tensors with the same number share memory.
+    None where it has none of its own to speak of (a tensor packed by a hook, a layout without storage)."""
+    storage_bytes: int = 0
+    """What the storage takes; more than `bytes` where the tensor is a part of it."""
+    names: tuple[str, ...] = ()
+    """All its names, where it is a parameter, a buffer or a leaf."""
+    view_of: tuple[str, ...] = ()
+    """Where it is a part or another view of a parameter or buffer (a transposed weight): the names of that."""
+    made_by: int | None = None
+    """Number of the autograd node whose forward op made it; None where that is not part of this backward."""
+    input: int | None = None
+    """Index into `CaptureRecord.inputs`, where the graph lifts it."""
+    packed: bool = False
+    """Whether a hook of the user's has packed it: nothing else is known then, for only that hook could tell."""
+    aot_node: str = ""
+    """For a compiled region: its name in the region's backward graph (`primals_1`, `sin`)."""
+
+
+@dataclass(frozen=True)
 class AutogradNode:
     """One NodeCall of the backward."""
 
@@ -57,6 +109,22 @@ class AutogradNode:
     """Ordinals of the graph nodes made for it, ascending."""
     lifted: tuple[LiftedUse, ...] = ()
     baked: tuple[Baked, ...] = ()
+    module: str = ""
+    """Path of the module in whose forward it was made: `layers.3.mlp`; the leaf's own module for an accumulation.
+    `(Linear)` where the subject does not know the module, `layers.3.(Linear)` where one that it knows called it.
+    Empty for the subject itself, and outside of any module: then `module_class` is empty too."""
+    module_class: str = ""
+    visit: int = 0
+    """Which call of the module, counted from 0 among those that this backward goes back through."""
+    line: SourceLine | None = None
+    """The line of the user's that ran the forward op; None where that is not known."""
+    saved: tuple[SavedTensor, ...] = ()
+    gradients_in: tuple[GradientSpec | None, ...] = ()
+    """The gradients that flow in; None where the forward op left no such output."""
+    gradients_out: tuple[GradientSpec | None, ...] = ()
+    """The gradients that flow out, as the nodes that they go to expect them; None for one that goes nowhere."""
+    aot_graph: int | None = None
+    """For the backward of a compiled region: which one, as in the names of its graph nodes (`aot0_mm`)."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +239,8 @@ class Baked:
     """Metadata that stands in the graph as a constant of an autograd node: changing it needs a new capture."""
 
     attribute: str
-    """`device`, `dtype`, `layout`, `memory_format`, `size`, `stride`, `dim`, `scalar`, `flag`, `other`."""
+    """`device`, `dtype`, `layout`, `memory_format`, `size`, `stride`, `storage_offset`, `dim`, `scalar`, `flag`; and
+    `other` for a number of which nothing more is known."""
     value: str
     """As text: `cpu`, `torch.float32`, `2.0`, `[0, 1]`."""
     meaning: str
@@ -224,8 +293,12 @@ class CaptureRecord:
     inputs: tuple[LiftedInput, ...] = ()
     sizes: tuple[LiftedSize, ...] = ()
     leaves: tuple[Leaf, ...] = ()
+    watched: tuple[Phase, ...] = ()
+    """The phases in which reads were watched: no touch means something only there."""
     touches: tuple[Touch, ...] = ()
     """Who read which metadata, in order of first reading."""
+    lines_off: str = ""
+    """Why no forward lines were noted in the block; empty where they were."""
     failure: Failure | None = None
     """What stopped the trace; the rest of the record is then what was known until that moment."""
     seconds: float = field(default=0.0, compare=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cabw_viz.record.comparison import GradientComparison
+from cabw_viz.record.kinds import Compared
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class StepRun:
     words: str
     """What was run."""
     reference: str
-    """What it is held against, in words."""
+    """The name of what it is held against: `eager`, `as_is`, `cuda/eager`."""
     calls: tuple[StepCall, ...]
     notes: tuple[str, ...] = ()
 
@@ -38,8 +39,14 @@ class StepMatrix:
     """All runs of a comparison of whole steps."""
 
     runs: tuple[StepRun, ...]
+    reference: str
+    """What `eager` is, in words; the runs are held against it unless they say otherwise."""
     repeats: int
     """How many calls each run made."""
+    values: tuple[tuple[Compared, str], ...] = ()
+    """Kind and name of all that the reference gave."""
+    raised: tuple[str, ...] = ()
+    """What the reference raised in each call; empty texts where it ran."""
     tolerances: tuple[tuple[str, float, float], ...] = ()
     """(dtype, rtol, atol) in use, one for each dtype met."""
     notes: tuple[str, ...] = ()

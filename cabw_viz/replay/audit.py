@@ -6,18 +6,20 @@ from typing import Any
 
 import torch.fx
 
+from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.live import LiveCapture
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import CaptureRecord, GraphNode, Touch
-from cabw_viz.replay.runner import Collecting, HookPolicy, run, said
-from cabw_viz.replay.watched import Watch, real
+from cabw_viz.replay.runner import Collecting, HookPolicy, input_label, run, said
+from cabw_viz.replay.watched import Watch, unwatched
 
 
 class Auditing(Collecting):
     """Interprets a captured graph on watched tensors.
 
-    call_function   reads count while a node's call runs, and not in between
+    call_function   reads count while a node's call runs, and not in between; tensors go watched from node to node,
+    │               but plain into what goes before a compiled region's backward, which checks their class
     └─ Collecting   as in a replay
     """
 
@@ -29,9 +31,17 @@ class Auditing(Collecting):
         """Run one call, its reads noted and its tensors watched."""
         assert self.current is not None  # set by run_node
         row = self.rows[self.current.name]
+        if torch_adapter.takes_plain_tensors(target):
+            args, kwargs = unwatched(args), unwatched(kwargs)
         with self.watch.reading(row.ordinal, row.autograd_node, Auditing.call_function.__code__):
             result = super().call_function(target, args, kwargs)
         return self.watch.watched(result) if self._is_read(row) else result
+
+    def place(self) -> str:
+        """Where the run is; a lifted input by its names."""
+        number = self.rows[self.current.name].ordinal if self.current is not None else None
+        lifted = next((row for row in self.record.inputs if row.graph_node == number), None)
+        return super().place() if lifted is None else input_label(self.record, lifted)
 
     def failure(self, error: Exception) -> CabwError:
         """What to raise for an error of the run."""
@@ -78,4 +88,4 @@ def audited(
     finally:
         for watch in watches:
             watch.over = True  # a tensor that a hook kept is the real one from here on
-    return watches[0].touches(), {index: real(gradient) for index, gradient in found.items()}
+    return watches[0].touches(), unwatched(found)

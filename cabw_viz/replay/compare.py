@@ -36,12 +36,10 @@ def tolerance_for(dtype: torch.dtype, rtol: float | None = None, atol: float | N
         CabwError: one of the two is given without the other, or is negative or no number.
     """
     if (rtol is None) != (atol is None):
-        raise CabwError(f"rtol={rtol}, atol={atol}", expected="both or none", try_="parity(rtol=1e-4, atol=1e-5)")
+        raise CabwError(f"rtol={rtol}, atol={atol}", expected="both or none", try_="rtol=1e-4, atol=1e-5")
     if rtol is not None and atol is not None:
         if not (math.isfinite(rtol) and math.isfinite(atol) and rtol >= 0 and atol >= 0):
-            raise CabwError(
-                f"rtol={rtol}, atol={atol}", expected="two numbers from 0", try_="parity(rtol=1e-4, atol=1e-5)"
-            )
+            raise CabwError(f"rtol={rtol}, atol={atol}", expected="two numbers from 0", try_="rtol=1e-4, atol=1e-5")
         return Tolerance(rtol, atol)
     return Tolerance(*DEFAULTS.get(dtype, (0.0, 0.0)))
 
@@ -74,7 +72,7 @@ def compare(
         return GradientComparison(
             name, "metadata", None, None, shape, dtype, present.value.numel(), 0, "; ".join(differences)
         )
-    return _compare_values(name, _plain(reference.value), _plain(candidate.value), tolerance)
+    return _compare_values(name, plain(reference.value), plain(candidate.value), tolerance)
 
 
 def metadata_differences(reference: Gradient, candidate: Gradient) -> list[str]:
@@ -99,7 +97,7 @@ def _significant(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     return [stride for size, stride in zip(shape, strides, strict=True) if size > 1]
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A dense tensor with the same values: local part of a DTensor, densified sparse tensor, no history."""
     tensor = tensor.detach()
     if hasattr(tensor, "to_local"):
@@ -114,12 +112,10 @@ def _compare_values(
     infinite = [~torch.isfinite(side) for side in (reference, candidate)]
     wrong = [int(side.sum()) for side in infinite]
     if any(wrong):
-        first = first_element(infinite[0] | infinite[1], reference, candidate)
+        infinity = first_element(infinite[0] | infinite[1], reference, candidate)
         note = f"not finite: {wrong[0]} elements of the reference, {wrong[1]} of the candidate"
-        same = bitwise_equal(reference, candidate)
-        return GradientComparison(
-            name, "nonfinite", None, None, shape, dtype, count, 0, note + ("; equal bit by bit" if same else ""), first
-        )
+        note += "; equal bit by bit" if bitwise_equal(reference, candidate) else ""
+        return GradientComparison(name, "nonfinite", None, None, shape, dtype, count, 0, note, infinity)
     if bitwise_equal(reference, candidate):
         return GradientComparison(name, "bitwise", 0.0, 0.0, shape, dtype, count)
     wide = torch.complex128 if reference.is_complex() else torch.float64

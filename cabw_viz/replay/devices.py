@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def device_named(name: str | torch.device) -> torch.device:
         raise _absent(name, "tensors on it have no values")
     try:
         torch.empty(0, device=device)
-    except Exception as error:  # each backend has its own way to say that it is not there
+    except Exception as error:  # noqa: BLE001  # each backend has its own way to say that it is not there
         raise _absent(name, str(error).partition("\n")[0]) from None
     return device
 
@@ -60,8 +60,12 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype:
     raise CabwError(f"{name!r} is no dtype for gradients", expected="float64, float32, bfloat16, float16 or another")
 
 
-def compiler_named(name: str | Compiler) -> str | Compiler:
+def compiler_named(name: str | Compiler, also: Sequence[str] = ()) -> str | Compiler:
     """A backend that torch.compile takes: one of its names, or any callable.
+
+    Args:
+        name: the backend.
+        also: further names to list, which the caller knows.
 
     Raises:
         CabwError: there is none of this name; lists those that are.
@@ -69,4 +73,5 @@ def compiler_named(name: str | Compiler) -> str | Compiler:
     here = torch.compiler.list_backends(exclude_tags=())
     if callable(name) or name in here:
         return name
-    raise CabwError(f"there is no backend {name!r} here", expected="a callable, or one of " + ", ".join(here))
+    listed = dict.fromkeys([*also, *(backend for backend in here if "TESTING" not in backend)])
+    raise CabwError(f"there is no backend {name!r} here", expected="a callable, or one of " + ", ".join(listed))

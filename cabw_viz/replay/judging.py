@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,15 +9,10 @@ import torch
 from cabw_viz.live import Gradient
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.kinds import Verdict
-from cabw_viz.record.steps import StepCall, StepRun
+from cabw_viz.record.steps import StepCall
 from cabw_viz.replay.compare import Tolerance, compare, tolerance_for
+from cabw_viz.replay.noise import Noise, coarsest
 from cabw_viz.replay.observing import Key, Observed, Seen
-
-NOISE_FACTOR = 2
-"""Two eager runs are one sample of how far eager can be from itself; another run may well be a little further."""
-
-Noise = Mapping[Key, float]
-"""How far eager is from itself, in each value, as an absolute error."""
 
 
 @dataclass
@@ -31,7 +24,7 @@ class Judge:
     """rtol and atol, where the user gave them."""
     across: bool = False
     """Whether the two sides are meant to be on different devices or in different dtypes."""
-    noise: Noise = field(default_factory=dict)
+    noise: Noise = field(default_factory=Noise)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
     """The tolerance that was used for each dtype."""
 
@@ -57,28 +50,32 @@ class Judge:
         kind, name = key
         if isinstance(reference, str) or isinstance(candidate, str):
             return replace(_texts(name, reference, candidate), kind=kind)
+        tolerance = self._tolerance(key, reference, candidate)
         if self.across and reference is not None and candidate is not None:
             candidate = _brought(candidate, reference.value)
-        row = compare(name, reference, candidate, self._tolerance(key, reference or candidate))
-        return credited(replace(row, kind=kind), self.noise.get(key))
+        row = compare(name, reference, candidate, tolerance)
+        return self.noise.credited(replace(row, kind=kind))
 
-    def _tolerance(self, key: Key, seen: Gradient | None) -> Tolerance:
-        """That of the value's dtype; a loss is no more exact than the gradients, whatever it was converted to."""
-        assert seen is not None  # a key stands on one side at least
-        dtype = seen.value.dtype
-        if (key[0] != "gradient" or self.across) and dtype.is_floating_point and self._coarsest is not None:
-            dtype = coarsest({dtype, self._coarsest}) or dtype
+    def _tolerance(self, key: Key, *sides: Gradient | None) -> Tolerance:
+        """That of the coarser side's dtype; a loss is no more exact than the gradients, whatever it was converted to.
+
+        Other kernels round elsewhere, at the size of the largest values: an element near zero may be off as far as the
+        largest. In float32 torch.testing's own absolute tolerance says as much, in half precision it does not.
+        """
+        dtypes = {side.value.dtype for side in sides if side is not None}
+        dtype = coarsest(dtypes)
+        if dtype is None:
+            return self._noted(next(iter(dtypes)), tolerance_for(next(iter(dtypes)), *self.given))
+        if key[0] != "gradient":
+            dtype = coarsest({dtype, self._coarsest or dtype}) or dtype
         tolerance = tolerance_for(dtype, *self.given)
-        if self.across and self.given[0] is None:  # a whole step in another dtype or on another device rounds anew
+        if self.given[0] is None:
             tolerance = Tolerance(tolerance.rtol, max(tolerance.rtol, tolerance.atol))
+        return self._noted(dtype, tolerance)
+
+    def _noted(self, dtype: torch.dtype, tolerance: Tolerance) -> Tolerance:
         self.used[str(dtype)] = (tolerance.rtol, tolerance.atol)
         return tolerance
-
-
-def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
-    """The dtype with the fewest digits; None where there is none with digits."""
-    floating = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
-    return max(floating, key=lambda dtype: (torch.finfo(dtype).eps, str(dtype)), default=None)
 
 
 def _brought(candidate: Gradient, reference: torch.Tensor) -> Gradient:
@@ -89,55 +86,9 @@ def _brought(candidate: Gradient, reference: torch.Tensor) -> Gradient:
 
 def _texts(name: str, reference: Seen | None, candidate: Seen | None) -> GradientComparison:
     """Two values of which at least one is a text."""
-    shown = [side if isinstance(side, str) else "a tensor" for side in (reference, candidate)]
+    shown = [repr(side) if isinstance(side, str) else "a tensor" for side in (reference, candidate)]
     verdict: Verdict = "bitwise" if reference == candidate else "mismatch"
     if reference is None or candidate is None:
         verdict = "unexpected" if reference is None else "missing"
-    note = "" if verdict == "bitwise" else f"{shown[0]!r} | {shown[1]!r}"
+    note = {"bitwise": "", "missing": shown[0], "unexpected": shown[1]}.get(verdict, " | ".join(shown))
     return GradientComparison(name, verdict, None, None, (), "str", note=note)
-
-
-# -- eager's own noise ---------------------------------------------------------------------------------------
-
-
-def credited(row: GradientComparison, noise: float | None) -> GradientComparison:
-    """The row with eager's own noise; a mismatch that is no larger is one of the noise."""
-    if noise is None:
-        return row
-    row = replace(row, noise=noise)
-    error = row.max_abs_err
-    if row.verdict == "mismatch" and error is not None and error <= NOISE_FACTOR * noise:
-        return replace(row, verdict="within_noise")
-    return row
-
-
-def noise_of(run: StepRun) -> Noise:
-    """How far eager is from itself in each value, the most of all calls.
-
-    What differs by more than the square root of the dtype's precision is not noise: the step then has a state or
-    random numbers of its own, and would excuse any fault.
-    """
-    noise: dict[Key, float] = {}
-    for row in (row for call in run.calls for row in call.rows):
-        if row.max_abs_err is not None and is_noise(row):
-            key = row.kind, row.name
-            noise[key] = max(noise.get(key, 0.0), row.max_abs_err)
-    return noise
-
-
-def is_noise(row: GradientComparison) -> bool:
-    """Whether a difference between two eager runs is small enough to come from rounding."""
-    dtype = getattr(torch, row.dtype.removeprefix("torch."), None)
-    if (
-        row.max_rel_err is None
-        or not isinstance(dtype, torch.dtype)
-        or not (dtype.is_floating_point or dtype.is_complex)
-    ):
-        return row.verdict == "bitwise"
-    return row.max_rel_err <= math.sqrt(torch.finfo(dtype).eps)
-
-
-def most(*noises: Noise) -> Noise:
-    """The largest noise of each value."""
-    keys = dict.fromkeys(key for noise in noises for key in noise)
-    return {key: max(noise.get(key, 0.0) for noise in noises) for key in keys}

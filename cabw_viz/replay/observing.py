@@ -52,7 +52,7 @@ def observe(
         subject: whose parameters' `.grad` is looked at; None at the beginning.
         step: what to call; the subject's own or a compiled form of it.
         backward: the user's own, called with what the step returned.
-        own_backward: whether the step makes its own; where None, it does if it left a gradient or returned
+        own_backward: whether the reference made its own; a step does so too, or if it left a gradient, or returned
             nothing that needs one.
     """
     for place in subject.places():
@@ -65,7 +65,7 @@ def observe(
             results += list(leaves(backward(returned)))
         else:
             wants = isinstance(loss, torch.Tensor) and loss.requires_grad
-            if own_backward is None:
+            if not own_backward:
                 seen.own_backward = not wants or any(place.tensor.grad is not None for place in subject.places())
             if wants and not seen.own_backward:
                 loss.backward()
@@ -91,11 +91,11 @@ def _values(subject: Subject, loss: Any, results: list[tuple[str, Seen]]) -> Ite
 def _parts(returned: Any) -> tuple[Any, list[tuple[str, Seen]]]:
     """The loss among what a step returned, and the leaves of the rest."""
     if isinstance(returned, Mapping):
-        rest = {key: value for key, value in returned.items() if key != "loss"}
-        return returned.get("loss"), list(leaves(rest))
+        others = {key: value for key, value in returned.items() if key != "loss"}
+        return returned.get("loss"), list(leaves(others))
     if isinstance(returned, list | tuple):
-        loss, rest = (returned[0], returned[1:]) if returned else (None, ())
-        return loss, [seen for at, value in enumerate(rest, 1) for seen in leaves(value, f"[{at}]")]
+        rest = [seen for at, value in enumerate(returned) if at for seen in leaves(value, f"[{at}]")]
+        return returned[0] if returned else None, rest
     return returned, []
 
 

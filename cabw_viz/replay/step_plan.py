@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.replay.compare import tolerance_for
 from cabw_viz.replay.devices import Compiler, compiler_named, device_named, dtype_named
-from cabw_viz.replay.subject import Params, Subject
+from cabw_viz.replay.subject import Subject
 
 BUILD = "def build(device='cpu', dtype=torch.float32): ...; return step, model"
 
@@ -28,9 +28,9 @@ class Wanted:
     backward: Callable[[Any], Any] | None
     devices: Sequence[str | torch.device] | None
     dtypes: Sequence[str | torch.dtype] | None
-    backends: Sequence[str | Compiler]
+    backends: str | Compiler | Sequence[str | Compiler]
     against: Mapping[str, Any]
-    repeats: int
+    repeats: Any
     rtol: float | None
     atol: float | None
 
@@ -59,17 +59,17 @@ class Manner:
 
     name: str
     words: str
-    prepare: Callable[[Callable[[], Any]], Callable[[], Any]]
-    """Makes of the step what is called."""
+    prepare: Callable[[Subject], Callable[[], Any]]
+    """Makes of a step what is called."""
     around: Callable[[], AbstractContextManager[Any]]
     """The context of each call."""
     compiled: Callable[[], int] | None = None
     """Counts what was compiled so far; None where nothing needs to be."""
 
 
-def as_it_is(step: Callable[[], Any]) -> Callable[[], Any]:
+def as_it_is(subject: Subject) -> Callable[[], Any]:
     """The step itself."""
-    return step
+    return subject.step
 
 
 def nothing_compiled() -> AbstractContextManager[Any]:
@@ -79,6 +79,8 @@ def nothing_compiled() -> AbstractContextManager[Any]:
 
 
 EAGER = Manner("eager", "the step in eager, nothing in it compiled", as_it_is, nothing_compiled)
+AGAIN = replace(EAGER, words="the same once more: what it differs by is eager's own noise")
+AS_IS = Manner("as_is", "the step as it is, its own compiled parts too", as_it_is, nullcontext)
 COMPILED_AUTOGRAD = Manner(
     "compiled_autograd",
     "the step as it is, its backward through compiled autograd (the captured graph op by op)",
@@ -90,14 +92,14 @@ COMPILED_AUTOGRAD = Manner(
 
 def manner_of(backend: str | Compiler) -> Manner:
     """How to run a step under a backend: `eager`, `compiled_autograd`, or one of torch.compile."""
-    known = {manner.name: manner for manner in (EAGER, COMPILED_AUTOGRAD)}
+    known = {manner.name: manner for manner in (EAGER, COMPILED_AUTOGRAD)}  # `as_is` is run where it says something
     if isinstance(backend, str) and backend in known:
         return known[backend]
-    compiler = compiler_named(backend)
+    compiler = compiler_named(backend, also=tuple(known))
     name = compiler if isinstance(compiler, str) else getattr(compiler, "__name__", type(compiler).__name__)
 
-    def compiled(step: Callable[[], Any]) -> Callable[[], Any]:
-        made: Callable[[], Any] = torch.compile(step, backend=compiler)
+    def compiled(subject: Subject) -> Callable[[], Any]:
+        made: Callable[[], Any] = torch.compile(subject.step, backend=compiler)
         return made
 
     words = f"the step under torch.compile(backend={name!r}), its backward in the eager engine"
@@ -137,17 +139,19 @@ def plan_of(wanted: Wanted) -> Plan:
     manners = tuple(manner_of(backend) for backend in backends)
     source = _source(wanted.step, wanted.params)
     against = tuple((own(name), _other(wanted, name, other)) for name, other in wanted.against.items())
-    _check_names([manner.name for manner in (*manners, *(manner for manner, _ in against))])
+    _check_names([manner.name for manner in manners], [manner.name for manner, _ in against])
     return Plan(source, wanted.backward, _variants(wanted), manners, against, wanted.repeats, wanted.rtol, wanted.atol)
 
 
-def _check_names(names: list[str]) -> None:
+def _check_names(backends: list[str], against: list[str]) -> None:
+    reserved = {EAGER.name, AS_IS.name} - set(backends)
+    names = [*reserved, *backends, *against]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise CabwError(f"two runs are called {twice!r}", expected="a name of its own for each backend and step")
 
 
-def _source(step: Any, params: Params | None) -> Source:
+def _source(step: Any, params: Any) -> Source:
     if not callable(step):
         raise CabwError(f"compare() got a {type(step).__name__} as its step", expected="a function without arguments")
     if params is None:

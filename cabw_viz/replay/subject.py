@@ -12,8 +12,6 @@ from cabw_viz.errors import CabwError
 from cabw_viz.live import copied
 from cabw_viz.replay.compare import bitwise_equal
 
-Params = torch.nn.Module | Mapping[str, torch.Tensor]
-
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Only these are put back in a module's place of them: who swaps others (FSDP) keeps books on it."""
 
@@ -23,7 +21,8 @@ class Subject:
     """A step and what it works on."""
 
     step: Callable[[], Any]
-    params: Params
+    params: Any
+    """An nn.Module, or a mapping of names to leaf tensors; `check` says whether it is."""
 
     def check(self) -> None:
         """Raise a CabwError where the parameters are not a module or leaf tensors by name."""
@@ -65,7 +64,7 @@ class Place:
     attribute: str = ""
 
 
-def _all_places(params: Params) -> Iterator[Place]:
+def _all_places(params: Any) -> Iterator[Place]:
     if not isinstance(params, torch.nn.Module):
         for name, tensor in params.items():
             wants = tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)

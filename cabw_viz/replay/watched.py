@@ -5,9 +5,13 @@ device, layout or contiguity goes to Python, from C++ callers too, and so does e
 are seen as well. Ops run on the real tensors, so values, views and in-place writes are what they always are.
 
 What this cannot see: dtype, is_sparse and element size read by C++, which asks nobody; tensors that never came
-through the graph (kept in a closure, on a ctx, or made by a factory function). What it changes: `type(x)` is another;
-some formulas of PyTorch's take a way of their own for subclasses (`isTensorSubclassLike` in
-ATen/TensorSubclassLikeUtils.h), which writes nothing in place; and their ops are then the ones noted.
+through the graph (kept in a closure or on a ctx, packed by the user's hooks, made by a factory function).
+
+What it changes: `type(x)` is another, and some formulas of PyTorch's take a way of their own for subclasses
+(`isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h; so do the engine's device check and `reshape`). Then the ops
+of that way are noted: those of `masked_fill` and `prod` read no data there, unlike the plain ones. Of all of PyTorch's
+OpInfos, in float64, bfloat16 and complex64, the gradients of these two alone differ from a replay's, in the last bits;
+those of `ormqr` in their strides.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +31,9 @@ from cabw_viz.places import culprit
 from cabw_viz.record.kinds import Toucher
 from cabw_viz.record.model import Touch
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -35,8 +42,9 @@ class Watch:
 
     def __init__(self) -> None:
         self.active = False
-        """Only what happens inside of a graph node's call counts; afterwards watched tensors act as the real ones."""
+        """Only what happens inside of a graph node's call counts."""
         self.over = False
+        """Watched tensors that outlive the run act as the real ones."""
         self._node: tuple[int | None, int] = (None, 0)
         self._stop: CodeType | None = None
         self._seen: Counter[tuple[int | None, int, str, Toucher, str]] = Counter()
@@ -57,7 +65,7 @@ class Watch:
         whose, where = culprit(sys._getframe(1), self._stop, torch_adapter.only_passes_on)  # noqa: SLF001  # documented
         by: Toucher = "user" if whose == "user" else "kernel"
         for attribute in attributes:
-            self._seen[*self._node, attribute, by, where] += 1
+            self._seen[(*self._node, attribute, by, where)] += 1
 
     def touches(self) -> tuple[Touch, ...]:
         """All that was read, in order of first reading."""
@@ -108,14 +116,14 @@ class WatchedTensor(torch.Tensor):
     reports_to: Watch
 
     @staticmethod
-    def __new__(cls, real: torch.Tensor, watch: Watch) -> WatchedTensor:  # noqa: D102  # see the class
+    def __new__(cls, real: torch.Tensor, watch: Watch) -> Self:  # noqa: D102  # see the class
         if type(real) not in _PLAIN:
             raise CabwError(
-                f"a {type(real).__qualname__} cannot be watched",
+                f"a tensor of class {type(real).__qualname__} cannot be watched",
                 expected="plain tensors: a subclass has a behaviour of its own, which watching would replace",
                 try_="cap.replay() and cap.parity(), which run on the tensors as they are",
             )
-        made: WatchedTensor = torch_adapter.wrapper(cls, real)
+        made: Self = torch_adapter.wrapper(cls, real)
         made.real_tensor, made.reports_to = real, watch
         return made
 
@@ -139,7 +147,7 @@ class WatchedTensor(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch's stub writes it as if it were no class method
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Queries of metadata, and ops."""
@@ -159,6 +167,11 @@ class WatchedTensor(torch.Tensor):
 def real(value: Any) -> Any:
     """The real tensor behind a watched one; anything else as it is."""
     return value.real_tensor if isinstance(value, WatchedTensor) else value
+
+
+def unwatched(value: Any) -> Any:
+    """A value with the real tensors in it."""
+    return _mapped(value, real)
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -226,7 +239,7 @@ TAKES_MEMORY = frozenset(
         _T.__repr__,
         _T.__format__,
         _T.__reduce_ex__,
-        _T.data.__set__,
+        _T.data.__set__,  # type: ignore[attr-defined]  # as above
     }
 )
 """What reads a tensor's memory past the dispatcher, or turns it into something else."""

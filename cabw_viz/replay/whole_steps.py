@@ -1,13 +1,14 @@
 """Whole steps, run again and again from the same state in several manners, and held against the uncompiled one.
 
-compare_steps ── for each variant: the reference, twice (its noise)
-     └─ for each manner: _run ── keep, load, call `repeats` times, judge each call, put back
+compare_steps ── for each place and dtype: _ground (the reference, twice)
+     └─ for each manner: _candidate
+          └─ _run: keep the state, load the first, call `repeats` times and judge each call, put back
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -15,13 +16,18 @@ import torch
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.steps import StepCall, StepMatrix, StepRun
-from cabw_viz.replay.judging import Judge, Noise, credited, is_noise, most, noise_of
+from cabw_viz.replay.judging import Judge
+from cabw_viz.replay.noise import Noise
 from cabw_viz.replay.observing import Observed, observe
 from cabw_viz.replay.random_state import RandomState
-from cabw_viz.replay.step_plan import EAGER, Manner, Plan, Source, Variant
+from cabw_viz.replay.rounding import rounding
+from cabw_viz.replay.step_plan import AGAIN, AS_IS, COMPILED_AUTOGRAD, EAGER, Manner, Plan, Source, Variant
 from cabw_viz.replay.subject import State
 
 T = TypeVar("T")
+
+ROUNDINGS = 3
+"""Runs with other roundings: in half precision one alone may miss a ReLU that another turns over."""
 
 
 def compare_steps(plan: Plan) -> StepMatrix:
@@ -48,6 +54,19 @@ def compare_steps(plan: Plan) -> StepMatrix:
         torch_adapter.forget_compiled_code()
 
 
+@dataclass(frozen=True)
+class _Ground:
+    """What the runs in one place and dtype are held against."""
+
+    eager: list[Observed]
+    again: StepRun
+    """Eager once more."""
+    as_is: list[Observed] | None = None
+    """Where the step has compiled parts of its own: what it gives with them."""
+    as_is_run: StepRun | None = None
+    noise: Noise = field(default_factory=Noise)
+
+
 class _Comparing:
     """One comparison on its way."""
 
@@ -55,78 +74,133 @@ class _Comparing:
         self.plan, self.base = plan, plan.variants[0]
         self._random = random
         self._start: dict[str, torch.Tensor] | None = None
-        self._references: dict[Variant, list[Observed]] = {}
-        self._noise: dict[Variant, Noise] = {}
+        self._own_backwards: list[bool | None] = [None] * plan.repeats
+        self._grounds: dict[Variant, _Ground] = {}
         self._used: dict[str, tuple[float, float]] = {}
         self._notes: list[str] = []
 
     def matrix(self) -> StepMatrix:
         """Make all runs."""
-        own = {variant: self._references_of(variant) for variant in self.plan.variants}
-        for variant, run in own.items():
-            self._measure_noise(variant, run)
-        runs = [run for variant in self.plan.variants for run in self._runs_of(variant, own[variant])]
-        runs += [self._candidate(manner, source, self.base) for manner, source in self.plan.against]
+        for variant in self.plan.variants:
+            self._grounds[variant] = self._ground(variant)
+        for variant, ground in self._grounds.items():
+            self._grounds[variant] = replace(ground, noise=self._noise(variant, ground))
+        runs = [run for variant in self.plan.variants for run in self._runs_of(variant)]
         used = tuple((dtype, *values) for dtype, values in sorted(self._used.items()))
-        return StepMatrix(tuple(runs), self.plan.repeats, used, tuple(dict.fromkeys(self._notes)))
+        eager = self._grounds[self.base].eager
+        values = dict.fromkeys(key for call in eager for key in call.values)
+        return StepMatrix(
+            tuple(runs),
+            EAGER.words,
+            self.plan.repeats,
+            tuple(values),
+            raised=tuple(call.raised for call in eager) if any(call.raised for call in eager) else (),
+            tolerances=used,
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
 
-    def _runs_of(self, variant: Variant, own: StepRun) -> list[StepRun]:
+    def _runs_of(self, variant: Variant) -> list[StepRun]:
         """The runs of a step in one place and dtype; the first is eager, against itself or against the reference."""
+        ground = self._grounds[variant]
         runs = [] if variant == self.base else [self._across(variant, self.base)]
-        for manner in self.plan.manners:
-            if manner is not EAGER:
-                runs.append(self._candidate(manner, self.plan.source, variant))
-            elif variant == self.base:
-                runs.append(_with_noise(own, self._noise[variant]))
-        return runs
+        if variant == self.base and EAGER in self.plan.manners:
+            runs.append(_with_noise(ground.again, ground.noise))
+        if ground.as_is_run is not None:
+            runs.append(_with_noise(ground.as_is_run, ground.noise))
+        others = [(manner, self.plan.source) for manner in self.plan.manners if manner is not EAGER]
+        others += self.plan.against if variant == self.base else ()
+        candidates = [self._candidate(manner, source, variant) for manner, source in others]
+        return runs + self._with_rounding(candidates, variant)
 
     # -- the reference ---------------------------------------------------------------------------------------
 
-    def _references_of(self, variant: Variant) -> StepRun:
-        """Run the step in eager twice; keep what the first run gave, and return the second held against it."""
-        self._references[variant] = self._run(EAGER, self.plan.source, variant, _kept)
-        _something_to_compare(self._references[variant])
-        judge = Judge(self._references[variant], self._given, used=self._used)
-        calls = self._run(EAGER, self.plan.source, variant, judge)
-        words = EAGER.words
-        return StepRun(EAGER.name, f"{words}, once more", words, tuple(calls))
+    def _ground(self, variant: Variant) -> _Ground:
+        """Run the step in eager, and then as it is: once more in eager, if it has no compiled parts of its own."""
+        eager = self._run(EAGER, self.plan.source, variant, _kept)
+        _something_to_compare(eager)
+        if variant == self.base:
+            self._own_backwards = [seen.own_backward for seen in eager]
+        judge = Judge(eager, self._given, used=self._used)
+        as_is: list[Observed] = []
 
-    def _measure_noise(self, variant: Variant, own: StepRun) -> None:
-        """Eager's noise: how far it is from itself, and from itself in a finer dtype where that was asked for."""
-        noise = noise_of(own)
+        def keep(index: int, seen: Observed) -> StepCall:
+            as_is.append(seen.kept())
+            return judge(index, seen)
+
+        before = torch_adapter.count_of_graphs()
+        calls = self._run(AS_IS, self.plan.source, variant, keep)
+        if torch_adapter.count_of_graphs() == before:
+            return _Ground(eager, self._named(AGAIN, variant, calls))
+        again = self._run(EAGER, self.plan.source, variant, judge)
+        return _Ground(eager, self._named(AGAIN, variant, again), as_is, self._named(AS_IS, variant, calls))
+
+    def _noise(self, variant: Variant, ground: _Ground) -> Noise:
+        """How far eager is from itself, and from itself in a finer dtype where that was asked for."""
+        none = Noise.of(ground.eager)
+        noise = none.and_of(ground.again.calls)
         finer = [other for other in self.plan.variants if _is_finer(other, variant)]
         if finer:
             finest = min(finer, key=lambda other: torch.finfo(other.dtype or torch.float32).eps)
-            noise = most(noise, noise_of(self._across(finest, variant)))
+            noise = noise.and_of(self._across(finest, variant).calls)
             self._notes.append(f"the noise of {variant.dtype} contains its rounding, measured against {finest.dtype}")
-        self._noise[variant] = noise
-        wild = next((row for call in own.calls for row in call.rows if not is_noise(row)), None)
-        if wild is not None:
-            what = wild.name or wild.kind
+        if not _is_steady(ground.again, none):
             self._notes.append(
-                f"eager differs from itself from one run to the next, far more than by rounding, first in {what}: the "
-                "step has a state or random numbers beside its parameters; a function that builds the step, with "
-                "params=None, gives each run a fresh one"
+                "eager differs from itself from one run to the next, far more than by rounding: the step has a state "
+                "or random numbers beside its parameters; a function that builds the step, given without params, makes "
+                "a fresh one for each run"
             )
+            return none
+        return noise
+
+    def _with_rounding(self, runs: list[StepRun], variant: Variant) -> list[StepRun]:
+        """The runs, where any is outside the tolerance, judged by what rounding alone does to eager."""
+        ground = self._grounds[variant]
+        mismatched = any(row.verdict == "mismatch" for run in runs for call in run.calls for row in call.rows)
+        if not mismatched or not _is_steady(ground.again, Noise.of(ground.eager)):
+            return runs
+        judge = Judge(ground.eager, self._given, used=self._used)
+        rounded, noise = replace(EAGER, around=rounding()), ground.noise
+        for _ in range(ROUNDINGS):
+            noise = noise.and_of(self._run(rounded, self.plan.source, variant, judge))
+        self._notes.append(
+            "what is outside the tolerance was also judged by what rounding does to eager, every result of which was "
+            "changed in its last bit"
+        )
+        return [_with_noise(run, noise) for run in runs]
 
     # -- the others ------------------------------------------------------------------------------------------
 
     def _across(self, variant: Variant, base: Variant) -> StepRun:
         """A step in eager elsewhere, against another place."""
-        judge = Judge(self._references[base], self._given, across=True, used=self._used)
-        calls = tuple(judge(index, seen) for index, seen in enumerate(self._references[variant]))
-        name = variant.name(base)
-        return StepRun(f"{name}/eager", f"{EAGER.words}, in {name}", EAGER.words, calls)
+        judge = Judge(self._grounds[base].eager, self._given, across=True, used=self._used)
+        calls = [judge(index, seen) for index, seen in enumerate(self._grounds[variant].eager)]
+        return replace(self._named(EAGER, variant, calls), reference=EAGER.name)
 
     def _candidate(self, manner: Manner, source: Source, variant: Variant) -> StepRun:
-        """A step in some manner, against eager in the same place."""
-        judge = Judge(self._references[variant], self._given, noise=self._noise[variant], used=self._used)
+        """A step in some manner, against eager in the same place; compiled autograd against the step as it is."""
+        ground = self._grounds[variant]
+        own = manner is COMPILED_AUTOGRAD and ground.as_is is not None
+        reference = ground.as_is if own and ground.as_is is not None else ground.eager
+        judge = Judge(reference, self._given, noise=ground.noise, used=self._used)
         before = manner.compiled() if manner.compiled else 0
         calls = self._run(manner, source, variant, judge)
-        notes = ("nothing was compiled: this is eager",) if manner.compiled and manner.compiled() == before else ()
+        idle = manner.compiled is not None and manner.compiled() == before and not all(call.raised for call in calls)
+        notes = ("nothing was compiled: this is eager",) if idle else ()
+        return self._named(manner, variant, calls, AS_IS if own else EAGER, notes)
+
+    def _named(
+        self,
+        manner: Manner,
+        variant: Variant,
+        calls: list[StepCall],
+        reference: Manner = EAGER,
+        notes: tuple[str, ...] = (),
+    ) -> StepRun:
+        """A run with its name and words: `cuda/aot_eager`."""
         where = variant.name(self.base)
-        words, reference = (f"{words}, in {where}" if where else words for words in (manner.words, EAGER.words))
-        return StepRun(f"{where}/{manner.name}" if where else manner.name, words, reference, tuple(calls), notes)
+        name, against = (f"{where}/{each.name}" if where else each.name for each in (manner, reference))
+        words = f"{manner.words}, in {where}" if where else manner.words
+        return StepRun(name, words, against, tuple(calls), notes)
 
     # -- running ---------------------------------------------------------------------------------------------
 
@@ -140,16 +214,14 @@ class _Comparing:
         self._random.restore()
         subject = source(variant)
         state = State(subject)
-        known = self._references.get(variant)
         results = []
         try:
             if self._start is None:
                 self._start = state.values()
             state.load(self._start)
             self._random.restore()
-            step = manner.prepare(subject.step)
-            for index in range(self.plan.repeats):
-                own_backward = known[index].own_backward if known else None
+            step = manner.prepare(subject)
+            for index, own_backward in enumerate(self._own_backwards):
                 with manner.around():
                     seen = observe(subject, step, self.plan.backward, own_backward)
                 results.append(judge(index, seen))
@@ -182,10 +254,12 @@ def _is_finer(other: Variant, variant: Variant) -> bool:
     return same_numbers and torch.finfo(other.dtype).eps < torch.finfo(variant.dtype).eps
 
 
+def _is_steady(again: StepRun, noise: Noise) -> bool:
+    """Whether eager's second run differs from the first by no more than rounding."""
+    return all(noise.covers(row) for call in again.calls for row in call.rows)
+
+
 def _with_noise(run: StepRun, noise: Noise) -> StepRun:
-    """Eager's second run, its differences to the first told as noise where they are that."""
-    calls = (
-        replace(call, rows=tuple(credited(row, noise.get((row.kind, row.name))) for row in call.rows))
-        for call in run.calls
-    )
-    return replace(run, calls=tuple[StepCall, ...](calls))
+    """A run, its differences told as noise where they are that."""
+    calls = tuple(replace(call, rows=tuple(map(noise.credited, call.rows))) for call in run.calls)
+    return replace(run, calls=calls)

@@ -12,6 +12,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from cabw_viz.analysis.drawing import LEVELS
+from cabw_viz.analysis.touches import PHASES, summary
 from cabw_viz.errors import CabwError
 from cabw_viz.surfaces.shelf import Shelf
 
@@ -106,6 +107,22 @@ def parity(shelf: Shelf, options: Namespace) -> object:
     return capture.parity(rtol=options.rtol, atol=options.atol, hooks=options.hooks)
 
 
+@magic_arguments("cabw touches")
+@argument("--audit", action="store_true", help="run the graph once, watched, and add what each node reads then")
+@argument("--phase", choices=PHASES, metavar="PHASE", help=f"only one phase: {', '.join(PHASES)}")
+@_CAPTURE
+@_SESSION
+def touches(shelf: Shelf, options: Namespace) -> object:
+    """Show who read which metadata, when nobody should and when the graph runs."""
+    capture = shelf.capture(options.session, options.capture)
+    if options.audit:
+        capture.audit()
+    for finding in summary(capture.record):
+        print(finding.text)  # noqa: T201  # the sentence above the table
+    frame = capture.touches()
+    return frame if options.phase is None else frame[frame["phase"] == options.phase]
+
+
 @magic_arguments("cabw list")
 def list_(shelf: Shelf, _options: Namespace) -> object:
     """List the sessions in reach and their captures."""
@@ -135,7 +152,14 @@ def help_(_shelf: Shelf, options: Namespace) -> object:
 
 
 Command = Callable[[Shelf, Namespace], object]
-COMMANDS: dict[str, Command] = {"graph": graph, "parity": parity, "list": list_, "close": close, "help": help_}
+COMMANDS: dict[str, Command] = {
+    "graph": graph,
+    "touches": touches,
+    "parity": parity,
+    "list": list_,
+    "close": close,
+    "help": help_,
+}
 HELPED: dict[str, Callable[..., Any]] = {"%cabw": cell, **COMMANDS}
 """All that `%cabw help` describes."""
 

@@ -151,6 +151,7 @@ def _tables(session: Session, report: ParityReport, folder: Path) -> None:
     parity = html.parity_html(report.comparison)
     report.frame.to_csv(folder / "parity.csv", index=False)
     cap.nodes.to_csv(folder / "nodes.csv")
+    session.to_html(folder / "inspector.html")
     for name, content in {
         "parity.html": html.page_html(f"{TITLE}: parity with eager", parity),
         "session.html": html.page_html(TITLE, session.html(), parity),

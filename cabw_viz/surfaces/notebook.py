@@ -12,6 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
+from cabw_viz.analysis.drawing import LEVELS
 from cabw_viz.errors import CabwError
 from cabw_viz.surfaces import cells, commands
 from cabw_viz.surfaces.commands import COMMANDS, parse, unquoted
@@ -108,7 +109,7 @@ class CabwMagics(Magics):
             self._keep(session, options.name)
             finished = cells.run(self.shell, cell)
         if finished or len(session.events):
-            display(Shown(session, options.level))
+            display(session if options.level == LEVELS[0] else Shown(session, options.level))
         if finished and options.parity:
             _show_parity(session)
 
@@ -135,7 +136,7 @@ class CabwMagics(Magics):
 
 
 class Shown:
-    """A session as a cell shows it, at a level of the drawing."""
+    """A session as static pictures, at a level of the drawing that the inspector has not."""
 
     def __init__(self, session: Session, level: Level) -> None:
         self._session, self._level = session, level

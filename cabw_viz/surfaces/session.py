@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
@@ -14,18 +14,26 @@ from cabw_viz.replay import parity as parity_of
 from cabw_viz.replay.runner import HookPolicy, replay
 from cabw_viz.surfaces.report import ParityReport
 from cabw_viz.tracing.recorder import Captured, Recorder
+from cabw_viz.tracing.source_lines import Lines
 from cabw_viz.views import tables
 from cabw_viz.views.html import capture_html, session_html
+from cabw_viz.views.inspector.page import inspector_page
 from cabw_viz.views.outline import outline, outline_session
 from cabw_viz.views.render import GraphView, graph_view
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
     import torch
     from typing_extensions import Self
 
+    from cabw_viz.record.comparison import Comparison
+    from cabw_viz.surfaces.inspector import Contents, Inspector
+
 RUNS = ("eager", "compiled")
 GRADIENTS = ("leaves", "none")
+LINES = ("auto", True, False)
 
 
 def capture(
@@ -36,6 +44,7 @@ def capture(
     gradients: Literal["leaves", "none"] = "leaves",
     snapshot: bool = False,
     tripwire: bool = True,
+    lines: Lines = "auto",
 ) -> Session:
     """Capture every backward made in a `with` block; the code in the block sees no difference.
 
@@ -53,7 +62,10 @@ def capture(
         gradients: `leaves` keeps a copy of each leaf's gradient as the reference for parity, `none` keeps none.
         snapshot: copy the inputs of each captured graph, so that parity works after `optimizer.step()`.
         tripwire: note who reads the metadata of the tensors that are traced, or looks for it in the finished graph;
-            see `Capture.touches`. Costs about a tenth of the trace's time.
+            see `Capture.touches`. Costs a few percent of the capture.
+        lines: note the line of your code that ran each forward op: `True`, `False`, or `auto`, which leaves it off
+            where the subject or anything in the process was compiled before. The note-taking is a TorchFunctionMode,
+            below all others and outside of compiled regions.
 
     Raises:
         CabwError: an argument is not one of these, or torch is not one this package can read. Entering the block
@@ -61,11 +73,14 @@ def capture(
     """
     _check("run", run, RUNS)
     _check("gradients", gradients, GRADIENTS)
-    recorder = Recorder(subject, run=run, only=only, gradients=gradients, snapshot=snapshot, tripwire=tripwire)
-    return Session(recorder)
+    if not isinstance(lines, bool):
+        _check("lines", lines, LINES)
+    return Session(
+        Recorder(subject, run=run, only=only, gradients=gradients, snapshot=snapshot, tripwire=tripwire, lines=lines)
+    )
 
 
-def _check(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
         raise CabwError(f"capture() got {name}={value!r}", expected="one of " + ", ".join(map(repr, allowed)))
 
@@ -156,6 +171,39 @@ class Session:
         records = [captured.record for captured in self._recorder.captures]
         return session_html(self._recorder.events, records, level)
 
+    def inspect(self, **traits: Any) -> Inspector:
+        """The inspector, a widget: the session's captures, drawn and searchable, with all that is known of them.
+
+        Args:
+            traits: `capture`, `selection`, `level`, `expanded`, `color_by` and `query` to begin with.
+        """
+        from cabw_viz.surfaces.inspector import Inspector
+
+        return Inspector(self._contents(), **traits)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the inspector with all captures to one HTML file that needs no kernel and no network.
+
+        Raises:
+            CabwError: it cannot be written there.
+        """
+        captures = self._all()
+        records, events = [captured.record for captured in captures], self._recorder.events
+        return _written(path, inspector_page("cabw_viz: session", records, events, _comparisons(captures)))
+
+    def _contents(self) -> Contents:
+        from cabw_viz.surfaces.inspector import Contents
+
+        captures = self._all()
+        records = [captured.record for captured in captures]
+        return Contents(records, tuple(self._recorder.events), captures, _comparisons(captures))
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, object]:
+        """The inspector where a front end can show one; IPython adds `_repr_html_` and `__repr__` for the others."""
+        from cabw_viz.surfaces.inspector import widget_view
+
+        return widget_view(self._contents)
+
     def _repr_html_(self) -> str:
         return self.html()
 
@@ -164,11 +212,32 @@ class NoCaptureError(CabwError, IndexError):
     """A session has no capture at an index; an IndexError too, so that loops over indices end as usual."""
 
 
+def _comparisons(captures: Sequence[Capture]) -> dict[int, Comparison]:
+    return {index: cap.compared for index, cap in enumerate(captures) if cap.compared is not None}
+
+
+def _written(path: str | Path, text: str) -> Path:
+    from pathlib import Path
+
+    target = Path(path)
+    try:
+        target.write_text(text, "utf-8")
+    except OSError as error:
+        raise CabwError(
+            f"{target} cannot be written to: {error.strerror or error}",
+            expected="a path to a file in a folder that is there",
+            try_='session.to_html("run.html")',
+        ) from error
+    return target
+
+
 class Capture:
     """One captured backward."""
 
     def __init__(self, captured: Captured) -> None:
         self._captured = captured
+        self.compared: Comparison | None = None
+        """What `parity()` came to when it was last called; None before."""
 
     @property
     def record(self) -> CaptureRecord:
@@ -184,6 +253,17 @@ class Capture:
     def nodes(self) -> pd.DataFrame:
         """A row for every autograd node, by NodeCall number."""
         return tables.node_frame(self.record)
+
+    def held(self, depth: int | None = None) -> pd.DataFrame:
+        """A row for each module: the bytes that its nodes keep until their backward has run, the most first.
+
+        `bytes` counts each storage once in its module; `shared` says how many of them the modules in `shared_with`
+        keep too, `named` how many belong to parameters, buffers and leaves, `packed` how many tensors hooks packed.
+
+        Args:
+            depth: parts of the modules' paths that count: 2 adds up all that is below `layers.3`.
+        """
+        return tables.held_frame(self.record, depth)
 
     def graph(self, level: Level = "autograd", *, plumbing: bool = False) -> GraphView:
         """The graph as a picture; shows itself in a notebook.
@@ -227,6 +307,7 @@ class Capture:
             CabwError: as `replay`, and where the user's own run left no reference.
         """
         comparison = parity_of.parity(self.record, self._captured.live, hooks=hooks, rtol=rtol, atol=atol)
+        self.compared = comparison
         return ParityReport(comparison)
 
     def touches(self) -> pd.DataFrame:
@@ -254,7 +335,8 @@ class Capture:
         """
         touches = audit_of.audit(self.record, self._captured.live, hooks=hooks)
         others = tuple(touch for touch in self.record.touches if touch.phase != "execution")
-        self._captured.record = replace(self.record, touches=others + touches)
+        watched = tuple(dict.fromkeys((*self.record.watched, "execution")))
+        self._captured.record = replace(self.record, touches=others + touches, watched=watched)
         return self.touches()
 
     def __repr__(self) -> str:
@@ -263,6 +345,30 @@ class Capture:
     def html(self, level: Level = "autograd") -> str:
         """The capture as part of a page, drawn at a level: what a notebook shows."""
         return capture_html(self.record, level)
+
+    def inspect(self, **traits: Any) -> Inspector:
+        """The inspector of this capture alone; see `Session.inspect`."""
+        from cabw_viz.surfaces.inspector import Inspector
+
+        return Inspector(self._contents(), **traits)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the inspector of this capture to one HTML file; see `Session.to_html`.
+
+        Raises:
+            CabwError: it cannot be written there.
+        """
+        return _written(path, inspector_page("cabw_viz: capture", [self.record], (), _comparisons([self])))
+
+    def _contents(self) -> Contents:
+        from cabw_viz.surfaces.inspector import Contents
+
+        return Contents([self.record], (), [self], _comparisons([self]))
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, object]:
+        from cabw_viz.surfaces.inspector import widget_view
+
+        return widget_view(self._contents)
 
     def _repr_html_(self) -> str:
         return self.html()

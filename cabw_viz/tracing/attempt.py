@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,14 +12,17 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwWarning
 from cabw_viz.live import Arguments, LiveCapture
 from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Failure, Leaf
 from cabw_viz.torch_adapter import EngineCall
-from cabw_viz.tracing import extract
+from cabw_viz.tracing import extract, holding
+from cabw_viz.tracing.holding import Holding, Key
 from cabw_viz.tracing.leaves import leaves_of
 from cabw_viz.tracing.lookups import Lookups
 from cabw_viz.tracing.metadata import with_metadata
 from cabw_viz.tracing.naming import Names
+from cabw_viz.tracing.provenance import Provenance
 from cabw_viz.tracing.tracer import TraceNotes
 from cabw_viz.tracing.tripwire import touches
 from cabw_viz.tracing.walk import Walk, walk
@@ -35,11 +39,17 @@ class Attempt:
     compiler: Callable[..., Any] | None
     """The user's compiler function, where it is in charge."""
     names: Names
+    provenance: Provenance
     walk: Walk
     nodes: tuple[AutogradNode, ...]
     leaves: tuple[Leaf, ...]
     notes: TraceNotes = field(default_factory=TraceNotes)
     lookups: Lookups = field(default_factory=Lookups)
+    looked: bool = False
+    """Whether `look` was called."""
+    holding: Holding = field(default_factory=Holding)
+    input_keys: list[Key | None] = field(default_factory=list)
+    """What the inputs of the captured run are known by; see `Holding.joined`."""
     live: LiveCapture = field(default_factory=LiveCapture)
     captured: int | None = None
     """Index of the capture that this call became."""
@@ -53,7 +63,13 @@ class Attempt:
 
     @classmethod
     def prepare(
-        cls, call: BackwardCall, engine_call: EngineCall, run: str, compiler: Callable[..., Any] | None, names: Names
+        cls,
+        call: BackwardCall,
+        engine_call: EngineCall,
+        run: str,
+        compiler: Callable[..., Any] | None,
+        names: Names,
+        provenance: Provenance,
     ) -> Attempt:
         """Look at the autograd graph before anything runs."""
         started = time.perf_counter()
@@ -61,7 +77,19 @@ class Attempt:
         nodes = walk(engine_call.roots, engine_call.inputs)
         leaves = leaves_of(engine_call, nodes, names)
         described = extract.autograd_nodes(nodes)
-        return cls(call, engine_call, run, compiler, names, nodes, described, leaves, started=started)
+        return cls(call, engine_call, run, compiler, names, provenance, nodes, described, leaves, started=started)
+
+    def look(self) -> None:
+        """Read what the nodes hold and where they come from: once, before the run frees them, and for no cache hit."""
+        if self.looked:
+            return
+        self.looked = True
+        try:
+            self.holding, nodes = holding.read(self.nodes, self.walk, self.names)
+            self.nodes = self.provenance.told(nodes, self.walk, self.names)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
+            text = f"it is not known where the nodes of this backward come from ({type(error).__name__}: {error})"
+            warnings.warn(text, CabwWarning, stacklevel=2)
 
     def keep_graph_module(self, graph: torch.fx.GraphModule) -> None:
         """Keep the traced graph; a copy where somebody else's compiler gets it and may rewrite it."""
@@ -77,6 +105,7 @@ class Attempt:
 
     def record(self, arguments: Arguments | None = None, failure: Failure | None = None) -> CaptureRecord:
         """The record: complete with the graph's arguments, as far as it came without."""
+        self.look()
         kinds = {node.number: node.kind for node in self.nodes}
         view = extract.read_graph(self._graph(), kinds, self.notes.pasted)
         hooks = arguments.hooks if arguments is not None else None
@@ -84,7 +113,9 @@ class Attempt:
         if problem:
             raise AssertionError(problem)
         sizes = extract.lifted_sizes(view, self.notes, arguments)
+        inputs = extract.lifted_inputs(view, self.notes, arguments, self.names.known)
         nodes = extract.complete_nodes(self.nodes, view, self.leaves, hooks)
+        nodes = self.holding.joined(nodes, inputs, self.input_keys, view)
         # Half-way through a failed trace, saved sizes may be symbols: fields are then named without their values.
         readable = self.walk.nodes if failure is None else ()
         return CaptureRecord(
@@ -93,16 +124,18 @@ class Attempt:
             run=self.run,
             autograd_nodes=with_metadata(nodes, view, sizes, readable),
             graph_nodes=view.nodes,
-            inputs=extract.lifted_inputs(view, self.notes, arguments, self.names.known),
+            inputs=inputs,
             sizes=sizes,
             leaves=self.leaves,
             touches=touches(self.notes.reads, view.fx_nodes) + self.lookups.touches(view.nodes),
+            lines_off=self.provenance.lines_off,
             failure=failure,
             seconds=time.perf_counter() - self.started,
         )
 
     def bare_record(self, failure: Failure) -> CaptureRecord:
         """The autograd nodes alone, for a trace of which nothing else can be told."""
+        self.look()
         return CaptureRecord(
             self.call,
             torch.__version__,
@@ -110,6 +143,7 @@ class Attempt:
             self.nodes,
             leaves=self.leaves,
             touches=touches(self.notes.reads, ()) + self.lookups.touches(()),
+            lines_off=self.provenance.lines_off,
             failure=failure,
             seconds=time.perf_counter() - self.started,
         )

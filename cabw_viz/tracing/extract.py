@@ -7,7 +7,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -282,19 +282,21 @@ def complete_nodes(
             on_node.setdefault(row.autograd_node, []).append(hook)
     leaf_of = {leaf.autograd_node: i for i, leaf in enumerate(leaves)}
     return tuple(
-        AutogradNode(
-            node.number,
-            node.name,
-            node.kind,
-            node.inputs,
-            node.outputs,
-            node.edges,
-            leaf_of.get(node.number) if node.kind == "accumulate_grad" else None,
-            tuple(on_node.get(node.number, ())),
-            tuple(made.get(node.number, ())),
+        replace(
+            node,
+            leaf=leaf_of.get(node.number) if node.kind == "accumulate_grad" else None,
+            hooks=tuple(on_node.get(node.number, ())),
+            graph_nodes=tuple(made.get(node.number, ())),
+            aot_graph=_aot_graph(node, [view.nodes[i].name for i in made.get(node.number, ())]),
         )
         for node in nodes
     )
+
+
+def _aot_graph(node: AutogradNode, names: Iterable[str]) -> int | None:
+    """Which compiled region a node is the backward of, as the names of its graph nodes tell it."""
+    found = (AOT_NAME.match(name) for name in names if node.kind == "aot_backward")
+    return next((int(match[1]) for match in found if match), None)
 
 
 def _hook(node: torch.fx.Node, ordinal: int, hooks: Sequence[Any] | None) -> Hook:

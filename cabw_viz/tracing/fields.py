@@ -72,7 +72,7 @@ def attribute_of(name: str, value: Any) -> str:
         return "flag"
     if DIM.fullmatch(name):
         return "dim"
-    if any(word in name for word in ("sym_size", "sym_argsize", "numel", "sizes")) or name == "size":
+    if any(word in name for word in ("sym_size", "sym_argsize", "numel", "sizes", "shape")) or name == "size":
         return "size"
     if "sym_strides" in name:
         return "stride"

@@ -142,7 +142,7 @@ class Reader:
                 self._now.lifted.append(LiftedUse(index, meaning.whole, self.values.get(index, 0)))
         elif isinstance(value, list | tuple):
             self._put_items(value, meaning, name, attribute)
-        elif value is not None:
+        elif value is not None and not isinstance(value, torch.SymInt | torch.SymFloat):
             kind = attribute or attribute_of(name, value)
             self._now.baked.append(Baked(kind, _text(value), meaning.whole))
 
@@ -166,7 +166,7 @@ class Reader:
         assert row.autograd_node is not None  # or it would not be read
         op = row.target.removeprefix("ops.")
         node = self.autograd[row.autograd_node] if self.autograd else None
-        values = torch_adapter.saved_values(node, op)
+        values = torch_adapter.field_values(node, op)
         for order in torch_adapter.saved_fields(op):
             fields = [(name, values.get(name, UNKNOWN)) for name in order]
             names = align(arguments, fields, self._fits, self._may_be_nameless)
@@ -193,7 +193,8 @@ class Reader:
         return isinstance(given, torch.fx.Node) and given not in self.indices
 
     def _may_be_nameless(self, given: Any) -> bool:
-        return not isinstance(given, float | complex | str) and given not in self.indices
+        is_size = isinstance(given, torch.fx.Node) and given in self.indices
+        return not is_size and not isinstance(given, float | complex | str)
 
 
 READERS: Mapping[str, Callable[[Reader, GraphNode, torch.fx.Node], None]] = {

@@ -49,6 +49,11 @@ class Names:
             ]
         return list(self._subject.items())
 
+    def tensors(self) -> list[tuple[tuple[str, ...], torch.Tensor]]:
+        """Every tensor that the subject names, with all its names."""
+        named = {id(tensor): tensor for _, tensor in self._named()}
+        return [(self.given(tensor), tensor) for tensor in named.values()]
+
     def given(self, tensor: Any) -> tuple[str, ...]:
         """All names that the subject gives a tensor; empty where it gives none."""
         return self._known.get(id(tensor), ())

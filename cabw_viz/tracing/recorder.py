@@ -24,15 +24,18 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.live import Arguments, LiveCapture, Surroundings
-from cabw_viz.record.kinds import Outcome
+from cabw_viz.record.kinds import Outcome, Phase
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Event, Failure
 from cabw_viz.torch_adapter import EngineCall, UsersCompiler
 from cabw_viz.tracing import reference
 from cabw_viz.tracing.attempt import Attempt
 from cabw_viz.tracing.calls import Only, check_only, describe, miss_reason, selected
 from cabw_viz.tracing.gate import GATE
+from cabw_viz.tracing.holding import keys_of
 from cabw_viz.tracing.leaves import variables_of
 from cabw_viz.tracing.naming import Names
+from cabw_viz.tracing.provenance import Provenance
+from cabw_viz.tracing.source_lines import Lines
 from cabw_viz.tracing.tracer import Held, TraceStopped, guarding, watching
 from cabw_viz.tracing.tripwire import tripwired
 
@@ -70,9 +73,12 @@ class Recorder:
 
     _installed: Recorder | None = None
 
-    def __init__(self, subject: Any, *, run: str, only: Only, gradients: str, snapshot: bool, tripwire: bool) -> None:
+    def __init__(
+        self, subject: Any, *, run: str, only: Only, gradients: str, snapshot: bool, tripwire: bool, lines: Lines
+    ) -> None:
         check_only(only)
         self.names = Names(subject)
+        self.provenance = Provenance(subject, lines)
         self.captures: list[Captured] = []
         self.events: list[Event] = []
         self._run, self._only, self._gradients, self._snapshot = run, only, gradients, snapshot
@@ -110,9 +116,15 @@ class Recorder:
         self._door = torch_adapter.disable_dynamo(door)
         torch_adapter.set_door(self._door)
         Recorder._installed = self
+        try:
+            self.provenance.install()
+        except BaseException:
+            self.uninstall()
+            raise
 
     def uninstall(self) -> None:
         """Give the door back. Where somebody put theirs on top of ours, ours stays underneath and lets all pass."""
+        self.provenance.uninstall()
         Recorder._installed = None
         if self._original is not None and torch_adapter.door() is self._door:
             torch_adapter.set_door(self._original)
@@ -123,6 +135,7 @@ class Recorder:
         for captured in self.captures:
             captured.live.release()
         self.names.forget()
+        self.provenance.forget()
 
     # -- one call --------------------------------------------------------------------------------------------
 
@@ -141,7 +154,7 @@ class Recorder:
         try:
             run = self._run if users is None else "user"
             compiler = users.function if users is not None else None
-            attempt = Attempt.prepare(described, call, run, compiler, self.names)
+            attempt = Attempt.prepare(described, call, run, compiler, self.names, self.provenance)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's call must be made
             return self._unprepared(call, described, error)
         try:
@@ -202,6 +215,7 @@ class Recorder:
     def _compiler_fn(self, graph: torch.fx.GraphModule) -> Callable[..., Any]:
         """What compiled autograd hands a fresh graph to."""
         attempt: Attempt = self._current.attempt
+        attempt.look()
         attempt.keep_graph_module(graph)
         compiled: Callable[..., Any] | None = None
         if attempt.compiler is not None:
@@ -231,6 +245,7 @@ class Recorder:
 
     def _keep_arguments(self, attempt: Attempt, inputs: list[Any], rest: tuple[Any, ...]) -> int | None:
         """Complete a capture with what its graph is about to run on."""
+        attempt.input_keys = keys_of(inputs)
         arguments = Arguments.keep(inputs, rest, snapshot=self._snapshot)
         attempt.live.arguments = arguments
         attempt.live.surroundings = Surroundings.now(attempt.call.create_graph)
@@ -247,7 +262,12 @@ class Recorder:
             warn(f"the record of this backward is incomplete ({type(error).__name__}: {error})")
             record = attempt.bare_record(failure or attempt.failure(error))
         attempt.captured = len(self.captures)
-        self.captures.append(Captured(record, attempt.live))
+        self.captures.append(Captured(replace(record, watched=self._watched(attempt)), attempt.live))
+
+    def _watched(self, attempt: Attempt) -> tuple[Phase, ...]:
+        if not self._tripwire:
+            return ()
+        return ("initial_trace",) if attempt.compiler is None else ("initial_trace", "graph_pass")
 
     # -- tracing without running -----------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ and what it lifts. Each is handed out as a `Dummy`, a FakeTensor too, which hold
 twin. Proxies are bound to the twin, and ops run on the twin: below the dummies a trace is what it always is, and
 what PyTorch's machinery reads there is its own affair. What is read of a dummy itself comes here:
 
-    C++ or Python asks for size, stride, device, ...    ─► Mode ─► Tripwire.ask     noted, the twin's answer
-    an op is called on it                               ─► Mode ─► Tripwire.run     noted, run on the twin
-    Python reads .dtype, .device, .is_sparse, ...       ─► a property of Dummy      noted, the twin's answer
+    C++ or Python asks for size, stride, device, ...    ─► Mode ─► Tripwire.dispatch   noted, the twin's answer
+    an op is called on it                               ─► Mode ─► Tripwire.dispatch   noted, run on the twin
+    Python reads .dtype, .device, .is_sparse, ...       ─► a property of Dummy         noted, the twin's answer
 
 What this cannot see: dtype, is_sparse, element size and storage read by C++, which asks nobody; and lifted tensors
 that are views or have a history, which stay as they are.
@@ -52,6 +52,11 @@ class Tripwire:
         """The trace is over; dummies may live on, unwatched."""
         self._notes = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the trace is under way."""
+        return self._notes is not None
+
     @contextmanager
     def muted(self) -> Iterator[None]:
         """What is read inside does not count."""
@@ -93,35 +98,47 @@ class Tripwire:
         """Answer a query, or run an op."""
         if Dummy not in types and torch_adapter.is_operator(func):
             return func(*args, **kwargs)  # the tracer at work on stand-ins of its own
-        query = torch_adapter.QUERIES.get(func)
-        if query is None:
+        if func not in torch_adapter.QUERIES or torch_adapter.is_called(func, sys._getframe(2)):  # noqa: SLF001
             return self._run(func, args, kwargs)
-        attribute, answer = query
+        return self._answer(func, args)
+
+    def _answer(self, query: Any, args: Sequence[Any]) -> Any:
+        attribute, answer = torch_adapter.QUERIES[query]
         self.note(attribute, args[0])
         with torch_adapter.below_modes():
-            return answer(args[0].plain, *args[1:])
+            value = answer(args[0].plain, *args[1:])
+        if query in torch_adapter.CONCRETE_QUERIES and torch_adapter.is_symbolic(value):
+            name = torch_adapter.CONCRETE_QUERIES[query]
+            raise RuntimeError(f"Cannot call {name}() on tensor with symbolic sizes/strides")  # as C++ says it
+        return value
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an op on the twins: its arguments stay who they are, and what it makes is watched."""
-        same = {
-            id(plain(leaf)): leaf for leaf in torch_adapter.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)
-        }
+        leaves = [leaf for leaf in torch_adapter.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
+        same = {id(plain(leaf)): leaf for leaf in leaves}
         dummies = [leaf for leaf in same.values() if isinstance(leaf, Dummy)]
         args, kwargs = torch_adapter.tree_map_only(Dummy, plain, (args, kwargs))
-        for attribute in (str(func), "data") if torch_adapter.reads_data(func, args) else (str(func),):
-            for dummy in dummies:
-                self.note(attribute, dummy)
-        origin = self._node_of(dummies[0])
+        self._note_op(func, args, dummies)
+        origin = self._node_of(dummies[0]) if dummies else None
         tracer = torch_adapter.tracer_at_work()  # may be another than ours: make_fx of a function of a dummy
         _share(tracer, [(dummy, dummy.plain) for dummy in dummies])
 
         def watched(fake: FakeTensor) -> Any:
             return same[id(fake)] if id(fake) in same else self.dummy(fake, origin)
 
-        made = torch_adapter.tree_map_only(FakeTensor, watched, func(*args, **kwargs))
-        made_dummies = [leaf for leaf in torch_adapter.tree_leaves(made) if isinstance(leaf, Dummy)]
-        _share(tracer, [(dummy.plain, dummy) for dummy in (*dummies, *made_dummies)])
-        return made
+        result = func(*args, **kwargs)
+        if not dummies:
+            return result
+        result = torch_adapter.tree_map_only(FakeTensor, watched, result)
+        made = [leaf for leaf in torch_adapter.tree_leaves(result) if isinstance(leaf, Dummy)]
+        _share(tracer, [(dummy.plain, dummy) for dummy in (*dummies, *made)])
+        return result
+
+    def _note_op(self, func: Any, args: Sequence[Any], dummies: Sequence[Dummy]) -> None:
+        name, _ = torch_adapter.QUERIES.get(func, (str(func), None))
+        for attribute in (name, "data") if torch_adapter.reads_data(func, args) else (name,):
+            for dummy in dummies:
+                self.note(attribute, dummy)
 
 
 def _share(tracer: Any, pairs: Sequence[tuple[FakeTensor, FakeTensor]]) -> None:
@@ -231,7 +248,9 @@ class Tripwired:
         result = super().begin_capture(*args)  # type: ignore[misc]  # as above
         self.stack.callback(self.wire.close)
         self.stack.enter_context(Mode(self.wire))
-        _keep_grads(result[1])
+        self._hand_out(result[1])
+        with torch_adapter.without_proxies():
+            _keep_grads(result[1])
         self.wire.open(self.notes)
         return result
 
@@ -251,10 +270,22 @@ class Tripwired:
     def bind_objects_to_proxies(self, objects: Any, *args: Any) -> Any:
         """Bind the twins. Where the tracer binds a list, it hands out that list: let it hand out dummies."""
         proxies = super().bind_objects_to_proxies([plain(value) for value in objects], *args)  # type: ignore[misc]
-        if isinstance(objects, list):
-            objects[:] = [self.wire.dummy(value) for value in objects]
-        _share(self.fx_tracer, [(value.plain, value) for value in objects if isinstance(value, Dummy)])
+        if isinstance(objects, list) and self.wire.is_open:  # what is lifted waits for the tracer's modes
+            self._hand_out(objects)
+        else:
+            self._share(objects)
         return proxies
+
+    def to_proxy(self, value: Any) -> Any:
+        """The proxy is the twin's, whoever else may have worked on that."""
+        return super().to_proxy(plain(value))  # type: ignore[misc]  # as above
+
+    def _hand_out(self, values: list[Any]) -> None:
+        values[:] = [self.wire.dummy(value) for value in values]
+        self._share(values)
+
+    def _share(self, values: Sequence[Any]) -> None:
+        _share(self.fx_tracer, [(value.plain, value) for value in values if isinstance(value, Dummy)])
 
 
 def _keep_grads(inputs: Sequence[Any]) -> None:

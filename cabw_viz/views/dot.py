@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import graphviz
 
 from cabw_viz.analysis.drawing import Arrow, Box, Cluster, Drawing
-from cabw_viz.views.palette import ALARM, ALARM_TINT, EDGE, FAINT, FAINT_EDGE, LINE, LOOKS, MUTED, PAPER, TEXT
+from cabw_viz.views.palette import ALARM, ALARM_TINT, EDGE, FAINT, FAINT_EDGE, LINE, LOOKS, MUTED, PAPER, TEXT, TOUCHED
 from cabw_viz.views.text import SHORT, shorten, visible
 
 FONT = "Helvetica,Arial,sans-serif"
@@ -138,19 +138,23 @@ def _box_attributes(box: Box) -> dict[str, str]:
         attributes |= {"style": "filled", "fillcolor": look.tint, "color": look.line}
     else:
         attributes |= {"fillcolor": look.tint, "color": look.line}
+    if box.touched:
+        attributes |= {"color": TOUCHED.line, "penwidth": "2"}
+        attributes["tooltip"] = tooltip_text(f"{box.tooltip or box.title}; touched: {box.touched}")
     return attributes | _STATES[box.state]
 
 
 def _box_label(box: Box) -> str:
+    badge = f" {_font(f'<B>{TOUCHED.mark}</B>', TOUCHED.color)}" if box.touched else ""
     if box.kind == "gradient_sum":
-        return text_label(box.title)
+        return text_label(box.title) + badge
     look = LOOKS[box.kind]
     name = _name_label(box.title)
     stem = name.removesuffix("Backward0")  # on nearly every box, so it stands back
     if stem and stem != name:
         name = stem + _font("Backward0", FAINT)
     number = "" if box.number is None else "  " + _font(f"#{box.number}", FAINT, 9)
-    lines = [f"{_font(look.mark, look.color)} {name}{number}"]
+    lines = [f"{_font(look.mark, look.color)} {name}{number}{badge}"]
     color = ALARM if box.state == "failed" else MUTED
     # The blanks are in the larger type: without them the smaller lines would stick to the title.
     lines += [f" {_font(text_label(line, SHORT), color, 9)} " for line in box.details if line]
@@ -185,6 +189,8 @@ def _heading(drawing: Drawing) -> str:
     rows = [f"<B>{_name_label(drawing.title)}</B>", _font(text_label(" · ".join(drawing.facts)), MUTED, 10)]
     if drawing.problem:
         rows.append(_font(text_label(drawing.problem, 2 * SHORT), ALARM, 10))
+    for text, alarming in drawing.findings:
+        rows.append(_font(text_label(text, 2 * SHORT), ALARM if alarming else MUTED, 10))
     rows += _legend_rows(drawing)
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows)
     return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="2">{cells}</TABLE>>'
@@ -194,8 +200,10 @@ def _legend_rows(drawing: Drawing) -> Iterator[str]:
     """The kinds that occur, each with its mark and its name."""
     row: list[str] = []
     columns = 0
-    for kind in drawing.kinds:
-        look = LOOKS[kind]
+    looks = [LOOKS[kind] for kind in drawing.kinds]
+    if any(box.touched for box in drawing.boxes):
+        looks.append(TOUCHED)
+    for look in looks:
         if row and columns + len(look.words) > LEGEND_COLUMNS:
             yield LEGEND_GAP.join(row)
             row, columns = [], 0

@@ -15,14 +15,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import get_args
 
-from cabw_viz.analysis import parity
+from cabw_viz.analysis import parity, steps
 from cabw_viz.analysis.drawing import Level, call_title, counted, file_and_line, problem_of
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.kinds import Outcome
 from cabw_viz.record.model import CaptureRecord, Event
+from cabw_viz.record.steps import StepMatrix
 from cabw_viz.views import tables
 from cabw_viz.views.outline import RAN, outline
 from cabw_viz.views.render import GraphView, graph_view
+from cabw_viz.views.steps import facts, finding_lines
+from cabw_viz.views.steps_table import matrix_styler
 from cabw_viz.views.text import in_line
 
 BOXES_SHOWN = 400
@@ -62,6 +65,19 @@ def parity_html(comparison: Comparison) -> str:
     """A comparison: its outcome, what was compared with what, and a coloured row for each gradient."""
     table = tables.parity_styler(tables.parity_frame(comparison)).to_html() if comparison.rows else ""
     return _fragment(_verdict(comparison), _comparison_facts(comparison), f'<div class="cabw-scroll">{table}</div>')
+
+
+def matrix_html(matrix: StepMatrix) -> str:
+    """Whole steps compared: the outcome, the heat map, what differs, and what was run."""
+    mark, css = ("✓", "ok") if steps.all_ok(matrix) else ("✗", "alarm")
+    table = matrix_styler(matrix).to_html() if steps.labels(matrix) else ""
+    found = "<br>".join(_text(line) for line in finding_lines(matrix))
+    return _fragment(
+        f"<p>{_span(css, f'{mark} {_prose(steps.summary(matrix))}')}</p>",
+        f'<div class="cabw-scroll">{table}</div>',
+        f"<p>{found}</p>" if found else "",
+        f'<p class="cabw-muted">{"<br>".join(map(_prose, facts(matrix)))}</p>',
+    )
 
 
 def page_html(title: str, *fragments: str) -> str:

@@ -9,9 +9,11 @@ from typing import get_args
 from cabw_viz.analysis.autograd_drawing import aot_ops, inner_function
 from cabw_viz.analysis.drawing import call_title, counted, file_and_line, local_name, problem_of
 from cabw_viz.analysis.flow import AFTER, BEFORE, Entering, hooks_of, incoming, reached, returned_leaves, summed
+from cabw_viz.analysis.touches import Mark, marks, summary
 from cabw_viz.record.kinds import PLUMBING, AutogradKind, Outcome
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Leaf
-from cabw_viz.views.palette import LOOKS
+from cabw_viz.views.origins import origins
+from cabw_viz.views.palette import LOOKS, TOUCHED
 from cabw_viz.views.text import in_line, name_in_line, pad, width
 
 FIRST, LAST, AROUND = 60, 20, 5
@@ -34,13 +36,16 @@ def outline(record: CaptureRecord, *, full: bool = False) -> str:
     nodes, entering, returned = record.autograd_nodes, incoming(record), returned_leaves(record)
     margin = len(str(max((node.number for node in nodes), default=0))) + 1
     columns = min(NAME_COLUMNS, max((width(_name(record, node)) for node in nodes), default=0))
+    touched, places = marks(record), origins(record)
     lines, last = [*_header(record, entering), ""], -1
     for place in range(len(nodes)) if full else _shown(record):
         if place > last + 1:
             lines.append(f"{' ' * (margin + 1)}… {place - last - 1:,} more")
         last = place
-        lines.append(_node_line(record, nodes[place], entering.get(nodes[place].number, {}), margin, columns))
+        head = f"{pad(_name(record, nodes[place]), columns)}  {places.get(nodes[place].number, '')}"
+        lines.append(_node_line(record, nodes[place], entering.get(nodes[place].number, {}), margin, head))
         lines += [f"{' ' * (margin + 3)}{line}" for line in _remarks(record, nodes[place], returned)]
+        lines += [f"{' ' * (margin + 3)}{line}" for line in _touched(touched.get(nodes[place].number))]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -67,6 +72,7 @@ def _header(record: CaptureRecord, flow: dict[int, Entering]) -> Iterator[str]:
     counts.append(counted(sum(len(node.hooks) for node in record.autograd_nodes), "hook"))
     counts.append(counted(sums, "gradient sum"))
     yield ", ".join(counts)
+    yield from (in_line(finding.text, 500) for finding in summary(record))
     if record.failure is not None and record.failure.autograd_node not in record.by_number:
         yield f"✗ {in_line(problem_of(record), 500)}"
     kinds = Counter(node.kind for node in record.autograd_nodes)
@@ -79,8 +85,8 @@ def _name(record: CaptureRecord, node: AutogradNode) -> str:
     return f"{name_in_line(node.name)} {name_in_line(record.leaves[node.leaf].label)}"
 
 
-def _node_line(record: CaptureRecord, node: AutogradNode, entering: Entering, margin: int, columns: int) -> str:
-    """Number, mark, name; where its gradients go; what is summed before it."""
+def _node_line(record: CaptureRecord, node: AutogradNode, entering: Entering, margin: int, head: str) -> str:
+    """Number, mark, name and origin; where its gradients go; what is summed before it."""
     targets = dict.fromkeys(edge.target for edge in node.edges if edge.target in record.by_number)
     parts = [f"→ {', '.join(f'#{target}' for target in targets)}"] if targets else []
     for index, count in summed(entering).items():
@@ -89,7 +95,7 @@ def _node_line(record: CaptureRecord, node: AutogradNode, entering: Entering, ma
     if not reached(record, node):
         parts.append("(not reached)")
     number = f"#{node.number}".rjust(margin)
-    return f"{number} {LOOKS[node.kind].mark} {pad(_name(record, node), columns)}  {'  '.join(parts)}"
+    return f"{number} {LOOKS[node.kind].mark} {head}{'  '.join(parts)}"
 
 
 def _remarks(record: CaptureRecord, node: AutogradNode, returned: dict[int, list[Leaf]]) -> Iterator[str]:
@@ -107,6 +113,11 @@ def _remarks(record: CaptureRecord, node: AutogradNode, returned: dict[int, list
         yield f"{LOOKS['returned'].mark} {name}returned as result {leaf.output}"
     if record.failure is not None and record.failure.autograd_node == node.number:
         yield f"✗ {in_line(problem_of(record), 500)}"
+
+
+def _touched(mark: Mark | None) -> Iterator[str]:
+    if mark is not None:
+        yield f"{TOUCHED.mark} touched: {in_line(str(mark), 500)}"
 
 
 def outline_session(events: Iterable[Event], records: Sequence[CaptureRecord]) -> str:

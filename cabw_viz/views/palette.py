@@ -29,6 +29,9 @@ class Look:
     """The kind's name as people read it."""
 
 
+TOUCHED = Look("!", ALARM, ALARM, ALARM_TINT, "metadata touched")
+"""The badge of a node whose metadata somebody read when nobody should."""
+
 LOOKS: dict[BoxKind, Look] = {
     "graph_root": Look("◆", "#007556", "#7fbfaf", "#e5f2ef", "graph root"),
     "builtin": Look("■", "#0a6cb3", "#a9c9e2", "#f5f9fd", "built-in node"),

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from cabw_viz.analysis.autograd_drawing import draw_autograd
 from cabw_viz.analysis.drawing import LEVELS, Drawing, counted
 from cabw_viz.analysis.graph_drawing import draw_graph
+from cabw_viz.analysis.marking import marked
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.views.dot import dot_source
@@ -35,13 +36,13 @@ def draw(record: CaptureRecord, level: str = "autograd", *, plumbing: bool = Fal
     if level not in LEVELS:
         raise CabwError(f"level={level!r} is no level of the graph", expected=" or ".join(map(repr, LEVELS)))
     if level == "fx":
-        return draw_graph(record, plumbing=plumbing)
+        return marked(draw_graph(record, plumbing=plumbing), record)
     if plumbing:
         raise CabwError(
             "plumbing=True was given for level='autograd', which has no plumbing",
             try_="level='fx' with it, or level='autograd' without it",
         )
-    return draw_autograd(record)
+    return marked(draw_autograd(record), record)
 
 
 def graph_view(record: CaptureRecord, level: str = "autograd", *, plumbing: bool = False) -> GraphView:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cabw_viz.analysis import parity
+from cabw_viz.analysis import memory, parity, recapture
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.kinds import GOOD, Verdict
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Touch
@@ -27,6 +27,19 @@ NODE_COLUMNS = {
     "hooks": "object",
     "graph_nodes": "int64",
     "to": "object",
+    "lifted": "object",
+    "baked": "object",
+    "module": "object",
+    "line": "object",
+    "saved_bytes": "int64",
+}
+HELD_COLUMNS = {
+    "module": "object",
+    "bytes": "int64",
+    "shared": "int64",
+    "shared_with": "object",
+    "named": "int64",
+    "packed": "int64",
 }
 EVENT_COLUMNS = {
     "call": "Int64",
@@ -98,7 +111,10 @@ def node_frame(record: CaptureRecord) -> pd.DataFrame:
     """A row for each autograd node, by its NodeCall number.
 
     `to` lists the numbers of the nodes that its gradients go to; `graph_nodes` counts the nodes of the captured
-    graph that were made for it; `parameter` is None but for accumulations.
+    graph that were made for it; `parameter` is None but for accumulations. `lifted` says which symbolic inputs the
+    node uses, `baked` which constants stand in its part of the graph: a change of those makes PyTorch capture again.
+    `module` is where it was made, the subject itself by its class in brackets, and `line` the line of code that made
+    it; both are None where that is not known. `saved_bytes` counts the storages that its saved tensors lie in.
     """
     rows = [_node_row(record, node) for node in record.autograd_nodes]
     return _frame(rows, NODE_COLUMNS, [node.number for node in record.autograd_nodes], "number")
@@ -108,7 +124,23 @@ def _node_row(record: CaptureRecord, node: AutogradNode) -> tuple[Any, ...]:
     leaf = None if node.leaf is None else record.leaves[node.leaf].label
     hooks = ", ".join(f"{hook.kind} {hook.name}" for hook in node.hooks)
     targets = tuple(dict.fromkeys(edge.target for edge in node.edges if edge.target in record.by_number))
-    return node.name, node.kind, node.inputs, node.outputs, leaf, hooks, len(node.graph_nodes), targets
+    metadata = recapture.lifted_text(node), recapture.baked_text(node)
+    origin = memory.module_text(node) or None, None if node.line is None else str(node.line), memory.saved_bytes(node)
+    flow = node.name, node.kind, node.inputs, node.outputs, leaf, hooks, len(node.graph_nodes), targets
+    return *flow, *metadata, *origin
+
+
+def held_frame(record: CaptureRecord, depth: int | None = None) -> pd.DataFrame:
+    """A row for each module whose nodes keep tensors until their backward has run, the most first.
+
+    `bytes` counts each storage once in its module; `shared` says how many of these bytes the modules in `shared_with`
+    keep too, `named` how many are parameters, buffers and leaves, `packed` how many tensors hooks have packed.
+    """
+    rows = [
+        (r.module or None, r.bytes, r.shared, r.shared_with, r.named, r.packed)
+        for r in memory.held_by_module(record, depth)
+    ]
+    return _frame(rows, HELD_COLUMNS, list(range(len(rows))), None)
 
 
 def event_frame(events: Iterable[Event]) -> pd.DataFrame:

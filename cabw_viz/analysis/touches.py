@@ -1,0 +1,98 @@
+"""Which autograd nodes were touched, and what to say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cabw_viz.analysis.drawing import counted
+from cabw_viz.record.kinds import HookKind, Phase
+from cabw_viz.record.model import CaptureRecord, Touch
+
+BROKEN: tuple[Phase, ...] = ("initial_trace", "graph_pass")
+"""The phases in which PyTorch promises that nobody reads metadata; a read while the graph runs breaks no promise."""
+
+PHASES: dict[Phase, str] = {
+    "initial_trace": "initial trace",
+    "graph_pass": "graph passes",
+    "execution": "execution",
+}
+
+NAMED = 3
+"""So many touched nodes are named in a summary; of the others the number is given."""
+
+_HOOKS: dict[HookKind, str] = {
+    "tensor_pre_hook": "tensor hook",
+    "cpp_tensor_pre_hook": "hook in C++",
+    "pre_hook": "pre-hook",
+    "post_hook": "post-hook",
+    "post_acc_grad_hook": "post-accumulate hook",
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """That an autograd node was touched: what was read, by whom."""
+
+    number: int
+    attributes: tuple[str, ...]
+    """Metadata first, then ops, each in order of first reading."""
+    by: tuple[str, ...]
+    """Who read it, and with the tracer, for which hook."""
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.attributes)}; {', '.join(self.by)}"
+
+
+def marks(record: CaptureRecord, phases: Iterable[Phase] = BROKEN) -> dict[int, Mark]:
+    """The touched autograd nodes by number, ascending."""
+    wanted = set(phases)
+    found: dict[int, list[Touch]] = {}
+    for touch in record.touches:
+        if touch.phase in wanted and touch.autograd_node is not None:
+            found.setdefault(touch.autograd_node, []).append(touch)
+    return {number: _mark(record, number, found[number]) for number in sorted(found)}
+
+
+def _mark(record: CaptureRecord, number: int, touches: list[Touch]) -> Mark:
+    read = dict.fromkeys(touch.attribute.removesuffix(".default") for touch in touches)
+    attributes = [a for a in read if "." not in a] + [a for a in read if "." in a]
+    by: list[str] = list(dict.fromkeys(touch.by for touch in touches))
+    node = record.by_number.get(number)
+    if "tracer" in by and node is not None:
+        by += dict.fromkeys(_HOOKS[hook.kind] for hook in node.hooks if hook.kind in _HOOKS)
+    return Mark(number, tuple(attributes), tuple(by))
+
+
+class Finding(NamedTuple):
+    """A sentence about one phase."""
+
+    text: str
+    alarming: bool
+    """Whether a promise was broken: somebody read metadata before the graph ran."""
+
+
+def summary(record: CaptureRecord) -> tuple[Finding, ...]:
+    """A finding for each phase that was watched, the clean ones too: `initial trace: 746 nodes, 0 touches`."""
+    return tuple(_finding(record, phase) for phase in PHASES if phase in record.watched)
+
+
+def _finding(record: CaptureRecord, phase: Phase) -> Finding:
+    touches = [touch for touch in record.touches if touch.phase == phase]
+    total = counted(len(record.autograd_nodes), "node")
+    if not touches:
+        return Finding(f"{PHASES[phase]}: {total}, 0 touches", alarming=False)
+    marked = marks(record, (phase,))
+    reads = _counted_touches(sum(touch.count for touch in touches))
+    head = f"{PHASES[phase]}: {len(marked):,} of {total} touched, {reads}"
+    if phase not in BROKEN:  # every node reads something when it runs: names would say nothing
+        return Finding(head, alarming=False)
+    known = [mark for mark in marked.values() if mark.number in record.by_number]
+    named = [f"{record.label(record.by_number[mark.number])} #{mark.number} ({mark})" for mark in known[:NAMED]]
+    named += [f"and {len(known) - NAMED:,} more"] if len(known) > NAMED else []
+    return Finding(": ".join([head, *(["; ".join(named)] if named else [])]), alarming=True)
+
+
+def _counted_touches(count: int) -> str:
+    return "1 touch" if count == 1 else f"{count:,} touches"

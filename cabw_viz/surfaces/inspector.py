@@ -1,0 +1,233 @@
+"""The inspector as a widget: what is selected, open, searched and coloured can be read, set and observed."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, get_args
+
+import anywidget
+import traitlets
+
+from cabw_viz.errors import CabwError
+from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.model import AutogradNode, CaptureRecord, Event
+from cabw_viz.replay.devices import devices_here
+from cabw_viz.replay.runner import HookPolicy
+from cabw_viz.views.inspector import columns
+from cabw_viz.views.inspector.bundle import BUNDLE, STYLE
+from cabw_viz.views.inspector.page import NO_CAPTURE
+
+LEVELS = ("module", "autograd")
+COLORS = ("kind", "touches", "parity", "bytes")
+
+
+MIME = "application/vnd.jupyter.widget-view+json"
+
+
+class Compared(Protocol):
+    """The result of a comparison."""
+
+    comparison: Comparison
+
+
+class Rerunnable(Protocol):
+    """What the inspector asks of a capture that it shows."""
+
+    @property
+    def record(self) -> CaptureRecord:
+        """The plain data."""
+
+    @property
+    def parity(self) -> Callable[..., Compared]:
+        """Compares the graph, run again, with the user's own run."""
+
+    @property
+    def audit(self) -> Callable[..., object]:
+        """Runs the graph watched, and puts what was read into the record."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What an inspector shows: records, which stay, and captures, which it does not keep alive."""
+
+    records: Sequence[CaptureRecord]
+    events: Sequence[Event]
+    captures: Sequence[Rerunnable]
+    comparisons: Mapping[int, Comparison]
+    """What parity came to so far, by the place of the capture."""
+
+
+class Inspector(anywidget.AnyWidget):
+    """An interactive view of a session's captures.
+
+    It holds records, not tensors: it goes on showing them when its session is gone, and says then that there is
+    nothing left to run.
+    """
+
+    _esm = BUNDLE
+    _css = STYLE
+
+    session = traitlets.Bytes().tag(sync=True)
+    data = traitlets.Bytes().tag(sync=True)
+    touches = traitlets.Bytes().tag(sync=True)
+    parity = traitlets.Bytes().tag(sync=True)
+    code = traitlets.Bytes().tag(sync=True)  # empty until the browser asks: it outweighs the graph
+    capture = traitlets.Int(0, help="which capture of the session is shown").tag(sync=True)
+    selection = traitlets.Unicode("", help='"n307" or "g:layers.6"; empty for nothing').tag(sync=True)
+    expanded = traitlets.List(traitlets.Unicode(), help='paths of open groups; ["*", "!layers.5"] is all but one').tag(
+        sync=True
+    )
+    level = traitlets.Unicode("module", help="what is open: module or autograd; empty for something between").tag(
+        sync=True
+    )
+    color_by = traitlets.Enum(COLORS, "kind").tag(sync=True)
+    query = traitlets.Unicode("", help="what is searched: words of names, is:touched, has:hook, #307").tag(sync=True)
+    kernel = traitlets.Bool(default_value=True, read_only=True).tag(sync=True)
+    choices = traitlets.Dict().tag(sync=True)
+    task = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, contents: Contents, **traits: Any) -> None:
+        self._records = list(contents.records)
+        # Weak: ipywidgets keeps every widget that was ever shown, and captures hold tensors.
+        self._captures = [weakref.ref(capture) for capture in contents.captures]
+        self._comparisons = dict(contents.comparisons)
+        choices = _choices(contents.captures[0]) if contents.captures else {}
+        super().__init__(
+            session=columns.pack_session(contents.records, contents.events), choices=choices, **self._packed(), **traits
+        )
+        self.observe(self._show, "capture")
+        self.on_msg(self._asked)
+
+    # ------------------------------------------------------------------------------------------------- for its user
+
+    @property
+    def record(self) -> CaptureRecord:
+        """The record of the capture that is shown."""
+        return self._records[self.capture] if self._records else NO_CAPTURE
+
+    @property
+    def selected(self) -> AutogradNode | tuple[AutogradNode, ...] | None:
+        """The autograd node that is selected; all nodes of a selected group; None where nothing is."""
+        kind, rest = self.selection[:1], self.selection[1:]
+        if kind == "n" and rest.isdecimal():
+            return self.record.by_number.get(int(rest))
+        if not self.selection.startswith("g:"):
+            return None
+        # A module that its gradient leaves and comes back to is drawn in parts, `mlp` and `mlp@2`: all of it is meant.
+        path = ".".join(part.partition("@")[0] for part in rest[1:].split("."))
+        modules = columns.modules_of(self.record)
+        pairs = zip(self.record.autograd_nodes, modules, strict=True)
+        return tuple(node for node, module in pairs if module and f"{module}.".startswith(f"{path}."))
+
+    @traitlets.validate("capture")
+    def _existing(self, proposal: Any) -> int:
+        index = int(proposal["value"])
+        if not 0 <= index < max(len(self._records), 1):
+            raise traitlets.TraitError(f"there is no capture {index}; this session has {len(self._records)}")
+        return index
+
+    @traitlets.validate("level")
+    def _known(self, proposal: Any) -> str:
+        if proposal["value"] not in (*LEVELS, ""):
+            raise traitlets.TraitError(f"there is no level {proposal['value']!r}; expected one of {', '.join(LEVELS)}")
+        return str(proposal["value"])
+
+    def __repr__(self) -> str:
+        return f"Inspector(capture={self.capture}, level={self.level!r}, selection={self.selection!r})"
+
+    # ----------------------------------------------------------------------------------------- for the browser's side
+
+    def _packed(self, index: int = 0) -> dict[str, bytes]:
+        """The parts of a capture but for its code, which is packed when it is asked for."""
+        record = self._records[index] if self._records else NO_CAPTURE
+        return {
+            "touches": columns.pack_touches(record, index),
+            "parity": columns.pack_parity(record, self._comparisons.get(index), index),
+            "data": columns.pack_graph(record, index),
+        }
+
+    def _show(self, _: object) -> None:
+        """Put another capture into the traits; what was selected in the old one, and its code, go."""
+        with self.hold_sync():
+            self.code, self.selection, self.expanded, self.task = b"", "", [], {}
+            for name, part in self._packed(self.capture).items():
+                self.set_trait(name, part)
+
+    def _asked(self, _: object, content: dict[str, Any], _buffers: Sequence[object]) -> None:
+        """What the browser's side asks for: code that is not there yet, or something to be computed."""
+        if content.get("type") == "code" and not self.code:
+            self.code = columns.pack_code(self.record, self.capture)
+        elif content.get("type") == "run" and content.get("what") in ("parity", "audit"):
+            self._run(str(content["what"]), dict(content.get("options") or {}))
+
+    def _run(self, what: str, options: dict[str, Any]) -> None:
+        """Run a task, and say in the panel how it goes. Nothing it raises is lost in a log that nobody sees."""
+        self.task = {"what": what, "state": "running"}
+        start = time.perf_counter()
+        try:
+            capture = self._live()
+            task = self._compare if what == "parity" else self._audit
+            task(capture, **_allowed(capture, what, options))
+        except KeyboardInterrupt:
+            self.task = {"what": what, "state": "interrupted"}
+        except Exception as error:  # noqa: BLE001  # a hook of the user's may raise anything; the panel shows it
+            text = str(error) if isinstance(error, CabwError) else f"{type(error).__name__}: {error}"
+            self.task = {"what": what, "state": "failed", "error": text}
+        else:
+            self.task = {"what": what, "state": "done", "seconds": time.perf_counter() - start}
+
+    def _live(self) -> Rerunnable:
+        found = self._captures[self.capture]() if self._captures else None
+        if found is None:
+            raise CabwError(
+                "the session of this capture is gone, and its tensors with it",
+                expected="a session that is still held by a variable",
+                try_="with cabw_viz.capture(model) as session: ..., then session.inspect()",
+            )
+        return found
+
+    def _compare(self, capture: Rerunnable, **options: Any) -> None:
+        comparison = capture.parity(**options).comparison
+        self._comparisons[self.capture] = comparison
+        self.parity = columns.pack_parity(self.record, comparison, self.capture)
+
+    def _audit(self, capture: Rerunnable, **options: Any) -> None:
+        capture.audit(**options)
+        self._records[self.capture] = capture.record
+        self.touches = columns.pack_touches(self.record, self.capture)
+
+
+def _choices(capture: Rerunnable) -> dict[str, dict[str, list[str]]]:
+    """With what each task may be run here: the options that the capture's method takes, the first is the default."""
+    known = {
+        "device": devices_here(),
+        "dtype": ["float32", "float64", "bfloat16"],
+        "backend": ["eager", "aot_eager", "inductor"],
+        "hooks": list(get_args(HookPolicy)),
+    }
+    methods = {"parity": capture.parity, "audit": capture.audit}
+    return {
+        what: {name: known[name] for name in known if name in inspect.signature(method).parameters}
+        for what, method in methods.items()
+    }
+
+
+def _allowed(capture: Rerunnable, what: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are among the choices: a message from a page is not to be trusted with more."""
+    choices = _choices(capture)[what]
+    return {name: value for name, value in options.items() if value in choices.get(name, ())}
+
+
+def widget_view(contents: Callable[[], Contents]) -> dict[str, object]:
+    """The inspector in the form in which a cell shows it; nothing outside of a Jupyter kernel, where no cell could."""
+    from IPython.core.getipython import get_ipython
+
+    if getattr(get_ipython(), "kernel", None) is None:
+        return {}
+    bundle = Inspector(contents())._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    return {MIME: data[MIME]} if data and MIME in data else {}

@@ -1,0 +1,132 @@
+"""Names of modules: the subject's, or how whoever called them holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from cabw_viz import torch_adapter
+
+_BEHIND = "_orig_mod"
+"""By this name a compiled module holds the one that it was made of."""
+
+
+@dataclass(frozen=True)
+class ModuleName:
+    """A module as people know it."""
+
+    path: str
+    """`layers.3.mlp`; empty for the subject itself; `(Linear)` for a module that nobody holds by a name."""
+    cls: str
+    """Name of its class."""
+
+
+class Caller(NamedTuple):
+    """A module whose forward calls another."""
+
+    module: torch.nn.Module
+    number: int
+
+
+class ModuleNames:
+    """Gives each module's name a number, the first time that the module is called; keeps no module alive.
+
+    The name hangs on the caller too: a module that is registered twice goes by the path below its caller, and one
+    that the subject does not know by the way its caller holds it.
+    """
+
+    def __init__(self, subject: Any) -> None:
+        self._subject = subject if isinstance(subject, torch.nn.Module) else None
+        self._paths: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._registered: dict[str, ModuleName] = {}
+        self._known: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._numbers: dict[ModuleName, int] = {}
+        self.names: list[ModuleName] = []
+
+    def read(self) -> None:
+        """Read the subject's modules; parametrized and lazy ones change on the way."""
+        self._paths, self._registered = WeakIdKeyDictionary(), {}
+        if self._subject is not None:
+            for path, module in self._subject.named_modules(remove_duplicate=False):
+                name = self._registered[path] = self._register(path, module)
+                self._paths.setdefault(module, []).append(name.path)
+
+    def _register(self, path: str, module: torch.nn.Module) -> ModuleName:
+        """The name of a module at a path; what stands behind a compiled one goes by that one's, and so on below."""
+        above, _, last = path.rpartition(".")
+        holder = self._registered.get(above) if path else None
+        if holder is None:
+            return ModuleName(path, _class_of(module))
+        if last == _BEHIND and holder.cls == _class_of(module):
+            return holder
+        return ModuleName(_joined(holder.path, last), _class_of(module))
+
+    def forget(self) -> None:
+        """Let go of the subject."""
+        self._subject = None
+
+    def number_of(self, module: torch.nn.Module, caller: Caller | None) -> int:
+        """The number of a module's name, as an index into `names`."""
+        known: dict[int, int] = self._known.setdefault(module, {})
+        key = -1 if caller is None else caller.number
+        if key not in known:
+            name = ModuleName(self._path(module, caller), _class_of(module))
+            known[key] = self._numbers.setdefault(name, len(self.names))
+            if known[key] == len(self.names):
+                self.names.append(name)
+        return known[key]
+
+    def _path(self, module: torch.nn.Module, caller: Caller | None) -> str:
+        above = None if caller is None else self.names[caller.number].path
+        try:
+            if module not in self._paths:
+                self.read()  # it may have come to the subject since
+            paths = self._paths.get(module) or self._paths.get(torch_adapter.uncompiled(module))
+            if paths:
+                return _nearest(paths, above)
+            held = next(_held(caller.module, module), None) if caller is not None else None
+        except Exception:  # noqa: BLE001  # whatever a module of the user's answers, its forward must go on
+            held = None
+        return _joined(above, held or f"({_class_of(module)})")
+
+    def owner(self, names: tuple[str, ...]) -> ModuleName | None:
+        """The module of the subject's that owns the parameter of these names; None where there is none."""
+        owners = (self._registered.get(name.rpartition(".")[0]) for name in names)
+        return next((owner for owner in owners if owner is not None), None)
+
+
+def _class_of(module: torch.nn.Module) -> str:
+    return type(torch_adapter.uncompiled(module)).__name__
+
+
+def _nearest(paths: list[str], above: str | None) -> str:
+    """Of a module's paths, the one below its caller's; else the first."""
+    below = (path for path in paths if above is not None and path.startswith(f"{above}." if above else ""))
+    return next(below, paths[0])
+
+
+def _joined(above: str | None, held: str) -> str:
+    return f"{above}.{held}" if above else held
+
+
+def _held(caller: torch.nn.Module, module: torch.nn.Module) -> Iterator[str]:
+    """The ways by which a module holds another: as a submodule, as a plain attribute, in a plain list or dict."""
+    for path, found in caller.named_modules(remove_duplicate=False):
+        if found is module and path:
+            yield path
+    for name, value in vars(caller).items():
+        if value is module:
+            yield name
+        elif name != "_modules":
+            yield from (f"{name}[{key!r}]" for key, item in _items(value) if item is module)
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, list | tuple):
+        yield from enumerate(value)
+    elif isinstance(value, dict):
+        yield from value.items()

@@ -1,0 +1,84 @@
+"""One HTML file that is the inspector, with its data inlined: it asks for nothing, and needs no kernel."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.model import BackwardCall, CaptureRecord, Event
+from cabw_viz.views.inspector import columns
+from cabw_viz.views.text import in_line
+
+HERE = Path(__file__).parent
+
+NO_CAPTURE = CaptureRecord(BackwardCall(None, "", ""), "", "", ())
+"""What is shown of a session that has no capture: its events still say why."""
+
+_STYLE = (
+    "body { margin: 0; }"
+    " main > h1 { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); margin: 0; }"
+    " #app > .cabw-inspector { height: 100vh; border: 0; border-radius: 0; }"
+)
+_START = 'openFile(render, document.getElementById("app"));'
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' blob:; worker-src blob:; style-src 'unsafe-inline'; img-src data:"
+)
+"""Whatever a name in the data looks like, the page can load nothing and send nothing."""
+
+
+def inspector_page(
+    title: str,
+    records: Sequence[CaptureRecord],
+    events: Iterable[Event] = (),
+    comparisons: Mapping[int, Comparison] | None = None,
+) -> str:
+    """A page that shows captures and opens with the first of them.
+
+    Args:
+        title: names the page.
+        records: the captures.
+        events: what became of each backward call of their session.
+        comparisons: what parity came to, by the place of the capture.
+    """
+    shown = list(records) or [NO_CAPTURE]
+    compared = comparisons or {}
+    parts = {"cabw-session": columns.pack_session(records, events)}
+    for index, record in enumerate(shown):
+        parts[f"cabw-{index}-data"] = columns.pack_graph(record, index)
+        parts[f"cabw-{index}-touches"] = columns.pack_touches(record, index)
+        parts[f"cabw-{index}-parity"] = columns.pack_parity(record, compared.get(index), index)
+        parts[f"cabw-{index}-code"] = columns.pack_code(record, index)
+    return page(title, parts)
+
+
+def page(title: str, parts: Mapping[str, bytes]) -> str:
+    """A page of packed parts, each under the id by which the browser's side asks for it."""
+    shown = html.escape(in_line(title, 200))
+    data = "\n".join(
+        f'<script id="{name}" type="application/octet-stream">{_inlined(raw)}</script>' for name, raw in parts.items()
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width">\n<link rel="icon" href="data:,">\n'
+        f"<title>{shown}</title>\n<style>{_STYLE}\n{_read('inspector.css')}</style>\n</head>\n<body>\n"
+        f'<main><h1>{shown}</h1><div id="app"></div></main>\n{data}\n'
+        f'<script type="module">\n{_script()}{_START}\n</script>\n</body>\n</html>\n'
+    )
+
+
+def _inlined(raw: bytes) -> str:
+    """Bytes as text, compressed; the same bytes give the same text."""
+    return base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode() if raw else ""
+
+
+def _script() -> str:
+    return _read("inspector.js").replace("</script", "<\\/script")
+
+
+def _read(name: str) -> str:
+    return (HERE / name).read_text("utf-8")

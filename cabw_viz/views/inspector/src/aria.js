@@ -1,0 +1,100 @@
+/**
+ * The tree a screen reader gets: what the canvas shows, in the same order. Only what is in sight exists, and the selection,
+ * so that its cost follows the window and not the graph; aria-posinset and aria-setsize say where in the whole each item is.
+ */
+import { h, plural } from "./dom.js";
+import { badges } from "./render.js";
+
+const MOST = 150,
+  WAIT = 120;
+let instances = 0;
+
+export class AriaTree {
+  prefix = `cabw${++instances}-t-`;
+  shown = new Map();
+
+  constructor(ins) {
+    this.ins = ins;
+  }
+
+  /** After a movement has settled; assistive technology reads much slower than the view pans. */
+  later() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.update(), WAIT);
+  }
+
+  update() {
+    const { ins } = this,
+      { renderer, scene } = ins;
+    if (!scene) return;
+    const list = renderer.inSight(MOST),
+      selected = scene.box(renderer.state.selection),
+      keep = new Map();
+    if (selected && !list.some((b) => b.item === selected.item)) list.push(selected);
+    list.sort((a, b) => a.y - b.y || a.x - b.x || a.depth - b.depth);
+    for (const b of list)
+      keep.set(
+        b.item,
+        this.shown.get(b.item)?.open === (b.kind === "open") ? this.shown.get(b.item) : this.#element(b),
+      );
+    this.shown = keep;
+    ins.tree.replaceChildren(...[...keep.values()].map((e) => e.el));
+    this.select();
+  }
+
+  #element(b) {
+    const { item } = b,
+      open = b.kind === "open",
+      [position, size] = place(item);
+    return {
+      open,
+      el: h(
+        "div",
+        {
+          role: "treeitem",
+          id: this.prefix + item.index,
+          "aria-level": String(b.depth || 1),
+          "aria-posinset": String(position),
+          "aria-setsize": String(size),
+          "aria-expanded": item.nodes ? String(open) : undefined,
+          "aria-selected": "false",
+        },
+        item.nodes
+          ? `${item.name}, ${item.cls || "group"}, ${plural(item.nodes.length, "node")}${this.#said(item)}`
+          : `${item.parameter ? "gradient of " + item.parameter : item.name}, number ${item.id}${this.#said(item)}`,
+      ),
+    };
+  }
+
+  #said(item) {
+    return badges(item).length || (!item.nodes && item.relative) ? ", " + this.ins.told(item) : "";
+  }
+
+  /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */
+  select() {
+    const { tree, renderer, graph } = this.ins,
+      item = graph.item(renderer.state.selection),
+      known = item && this.shown.get(item);
+    tree.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
+    if (item && !known && this.ins.scene?.box(renderer.state.selection)) return this.update();
+    if (known) {
+      known.el.setAttribute("aria-selected", "true");
+      tree.setAttribute("aria-activedescendant", known.el.id);
+    } else tree.removeAttribute("aria-activedescendant");
+  }
+
+  stop() {
+    clearTimeout(this.timer);
+  }
+}
+
+/** Which of how many an item is among those of its group, in backward order. */
+function place(item) {
+  const group = item.parent;
+  if (!group) return [1, 1];
+  const first = (i) => (i.nodes ? i.nodes[0].index : i.index);
+  group.order ??= new Map(
+    [...group.own, ...group.children].sort((a, b) => first(a) - first(b)).map((i, k) => [i, k + 1]),
+  );
+  return [group.order.get(item), group.order.size];
+}

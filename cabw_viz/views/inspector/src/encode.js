@@ -1,0 +1,185 @@
+/**
+ * What a colour means. An encoding has classes, strongest first, each with a token of the style sheet and a mark,
+ * so that nothing is told by colour alone; `of` gives a node's class.
+ */
+import { heldBy } from "./graph.js";
+
+const sum = (nodes, of) => nodes.reduce((a, n) => a + of(n), 0);
+const reads = (n) => n.execution + n.initial + n.passes;
+
+/** The figure behind a colour, for a node or a group: colour never stands alone. */
+export function figure(name, nodes) {
+  const wrong = name === "parity" ? nodes.filter(differs).length : 0;
+  switch (name) {
+    case "parity":
+      return nodes.length === 1
+        ? wrong
+          ? error(nodes[0].relative)
+          : ""
+        : wrong
+          ? `${wrong.toLocaleString("en-US")} differ`
+          : nodes.some((n) => n.compared)
+            ? "equal"
+            : "";
+    case "touches": {
+      const r = sum(nodes, reads);
+      return nodes.length === 1 ? String(r || "") : r ? `${r.toLocaleString("en-US")} reads` : "";
+    }
+    case "bytes": {
+      const b = heldBy(nodes);
+      return b ? bytes(b) : "";
+    }
+    default:
+      return "";
+  }
+}
+
+export function bytes(n) {
+  if (!n) return "0 B";
+  const unit = n < 1e3 ? 0 : n < 1e6 ? 1 : n < 1e9 ? 2 : 3,
+    v = n / 10 ** (3 * unit);
+  return `${unit === 0 ? v : v < 10 ? v.toFixed(2) : v < 100 ? v.toFixed(1) : v.toFixed(0)} ${["B", "kB", "MB", "GB"][unit]}`;
+}
+
+/** An error in two figures: endless where a gradient is missing or not finite. */
+export const error = (x) =>
+  x === null || Number.isNaN(x) ? "–" : x === 0 ? "0" : x === Infinity ? "∞" : x.toExponential(1);
+
+/** What a comparison came to at a node. Errors at inner nodes have no verdict of their own: below 1e-5 they pass for rounding. */
+function parityClass(n) {
+  if (!n.compared) return "none";
+  if (n.origin) return "first";
+  const e = n.relative;
+  if (n.row ? n.row.verdict === "bitwise" : e === 0) return "equal";
+  if (n.row ? n.row.good : e < 1e-5) return "close";
+  return e >= 1e-3 ? "d3" : "d2";
+}
+
+export const differs = (n) => ["first", "d3", "d2"].includes(parityClass(n));
+
+export const ENCODINGS = {
+  kind: {
+    label: "Kind",
+    classes: [
+      ["matmul", "Matmul", "c-matmul", "square"],
+      ["norm", "Norm, softmax", "c-norm", "triangle"],
+      ["pointwise", "Pointwise", "c-pointwise", "circle"],
+      ["loss", "Loss, lookup", "c-loss", "diamond"],
+      ["custom", "Custom Function", "c-custom", "star"],
+      ["compiled", "Compiled region", "c-compiled", "frame"],
+      ["view", "View, copy", "c-view", "bar"],
+      ["parameter", "Parameter", "c-parameter", "tag"],
+    ],
+    of: (n) => n.family,
+  },
+  touches: {
+    label: "Touches",
+    classes: [
+      ["initial", "Initial trace, graph pass", "c-alarm", "bang"],
+      ["e3", "Execution, 9 or more", "q4", "bar3"],
+      ["e2", "4 to 8 reads", "q3", "bar2"],
+      ["e1", "1 to 3", "q1", "bar1"],
+      ["none", "Untouched", "c-none", "ring"],
+    ],
+    of: (n) => (n.initial || n.passes ? "initial" : steps(n.execution, [9, 4, 1], ["e3", "e2", "e1"], "none")),
+  },
+  parity: {
+    label: "Parity",
+    classes: [
+      ["first", "First divergence", "c-alarm", "flag"],
+      ["d3", "Differs, ≥ 1e-3", "d3", "bar3"],
+      ["d2", "Differs, less", "d2", "bar2"],
+      ["close", "Within tolerance", "q2", "bar1"],
+      ["equal", "Bitwise equal", "c-equal", "equal"],
+      ["none", "Not compared", "c-none", "ring"],
+    ],
+    of: parityClass,
+  },
+  bytes: {
+    label: "Bytes",
+    classes: [
+      ["b4", "≥ 1 MB", "q4", "bar3"],
+      ["b3", "≥ 512 kB", "q3", "bar2"],
+      ["b2", "≥ 64 kB", "q2", "bar2"],
+      ["b1", "< 64 kB", "q1", "bar1"],
+      ["none", "Nothing saved", "c-none", "ring"],
+    ],
+    of: (n) => steps(n.bytes, [1e6, 524288, 65536, 1], ["b4", "b3", "b2", "b1"], "none"),
+  },
+};
+
+function steps(value, limits, keys, otherwise) {
+  const i = limits.findIndex((l) => value >= l);
+  return i < 0 ? otherwise : keys[i];
+}
+
+/** Counts per class over nodes, in the order of the legend. */
+export function composition(encoding, nodes) {
+  const counts = new Map(encoding.classes.map(([key]) => [key, 0]));
+  for (const n of nodes) {
+    const key = encoding.of(n);
+    counts.set(key, counts.get(key) + 1);
+  }
+  return counts;
+}
+
+/** The strongest class among nodes; for kinds, the commonest. */
+export function strongest(encoding, nodes) {
+  const counts = [...composition(encoding, nodes)];
+  if (encoding === ENCODINGS.kind) return counts.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
+  return counts.find(([, c]) => c)[0];
+}
+
+/** A mark as path commands around (0, 0) with radius r: [fill or stroke, draw]. Shared by canvas and SVG. */
+export function markPath(name, r) {
+  const h = r * 0.85;
+  switch (name) {
+    case "square":
+      return ["fill", `M${-h} ${-h}H${h}V${h}H${-h}Z`];
+    case "triangle":
+      return ["fill", `M0 ${-r}L${r} ${h}H${-r}Z`];
+    case "circle":
+      return ["fill", `M${-r} 0A${r} ${r} 0 1 1 ${r} 0A${r} ${r} 0 1 1 ${-r} 0Z`];
+    case "diamond":
+      return ["fill", `M0 ${-r * 1.15}L${r * 1.15} 0L0 ${r * 1.15}L${-r * 1.15} 0Z`];
+    case "bar":
+      return ["stroke", `M${-r} 0H${r}`];
+    case "tag":
+      return ["fill", `M${-r} ${-h}H${r * 0.2}L${r} 0L${r * 0.2} ${h}H${-r}Z`];
+    case "ring":
+      return ["stroke", `M${-h} 0A${h} ${h} 0 1 1 ${h} 0A${h} ${h} 0 1 1 ${-h} 0Z`];
+    case "equal":
+      return ["stroke", `M${-r} ${-r * 0.42}H${r}M${-r} ${r * 0.42}H${r}`];
+    case "differ":
+      return ["stroke", `M${-r} ${-r * 0.42}H${r}M${-r} ${r * 0.42}H${r}M${r * 0.5} ${-r}L${-r * 0.5} ${r}`];
+    case "star":
+      return [
+        "fill",
+        `M0 ${-r * 1.1}L${r * 0.32} ${-r * 0.32}L${r * 1.1} 0L${r * 0.32} ${r * 0.32}L0 ${r * 1.1}L${-r * 0.32} ${r * 0.32}L${-r * 1.1} 0L${-r * 0.32} ${-r * 0.32}Z`,
+      ];
+    case "frame":
+      return ["stroke", `M${-h} ${-h}H${h}V${h}H${-h}Z`];
+    case "cross":
+      return ["stroke", `M${-h} ${-h}L${h} ${h}M${h} ${-h}L${-h} ${h}`];
+    case "flag":
+      return ["fill", `M${-h} ${-r}H${-h + r * 0.45}L${r} ${-r * 0.4}L${-h + r * 0.45} ${r * 0.25}V${r}H${-h}Z`];
+    case "bang":
+      return [
+        "fill",
+        `M${-r * 0.28} ${-r}H${r * 0.28}L${r * 0.16} ${r * 0.25}H${-r * 0.16}ZM${-r * 0.26} ${r * 0.5}H${r * 0.26}V${r}H${-r * 0.26}Z`,
+      ];
+    case "hook":
+      return [
+        "stroke",
+        `M${r * 0.35} ${-r}V${r * 0.25}A${r * 0.5} ${r * 0.5} 0 0 1 ${-r * 0.65} ${r * 0.25}V${-r * 0.1}`,
+      ];
+    default:
+      return [
+        "fill",
+        [0, 1, 2]
+          .slice(0, Number(name.at(-1)))
+          .map((i) => `M${(i - 1.35) * r * 0.74} ${r * (0.2 - i * 0.6)}h${r * 0.56}V${r}h${-r * 0.56}Z`)
+          .join(""),
+      ]; // bar1, bar2, bar3
+  }
+}

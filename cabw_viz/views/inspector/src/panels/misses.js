@@ -1,0 +1,91 @@
+/** Every backward call of the session, and why it was captured again. */
+import { h, ICON, number, plural, svg } from "../dom.js";
+import { ALARM, empty } from "../parts.js";
+import { inPlainWords } from "../reasons.js";
+
+const MOST = 200;
+const LOOKS = {
+  captured: ["captured", "Captured"],
+  cache_hit: ["hit", "Cache hit"],
+  failed: ["failed", "Failed"],
+  bypassed: ["bypassed", "Bypassed"],
+};
+
+export function missesPanel(ins) {
+  const { events, again } = ins.session;
+  if (!events.length)
+    return h("div.cabw-pad", null, h("h2", null, "Misses"), empty("No backward call of a session is known here."));
+  const count = events.filter((e) => e.outcome === "captured").length;
+  const rows = alike(events);
+  return h(
+    "div",
+    null,
+    h(
+      "div.cabw-pad.cabw-tight",
+      null,
+      h("h2", null, `${plural(count, "capture")} in ${plural(events.length, "backward call")}`),
+      h(
+        "p.muted",
+        null,
+        again.length ? "Each call of this session, and why it was captured again." : "Each call of this session.",
+      ),
+    ),
+    rows.slice(0, MOST).map((row, i) => line(ins, row, i)),
+    rows.length > MOST
+      ? h("p.muted.cabw-hint", null, `${number(rows.length - MOST)} more: session.events has them all.`)
+      : null,
+  );
+}
+
+/** Calls in a row that differ in nothing but their number and time, as one. */
+function alike(events) {
+  const rows = [];
+  for (const e of events) {
+    const likeness = [e.outcome, e.reason, e.capture, e.function, e.where, e.call === null].join("\n");
+    const last = rows.at(-1);
+    if (last?.likeness === likeness)
+      Object.assign(last, { until: e.call, count: last.count + 1, seconds: last.seconds + e.seconds });
+    else rows.push({ ...e, likeness, until: e.call, count: 1 });
+  }
+  return rows;
+}
+
+function line(ins, e, i) {
+  const [icon, text] = LOOKS[e.outcome];
+  const loud = (e.outcome === "captured" && i) || e.outcome === "failed";
+  const words = inPlainWords(e.reason);
+  const calls =
+    e.call === null
+      ? e.count > 1
+        ? `${e.count} calls`
+        : ""
+      : e.count > 1
+        ? `calls ${e.call} to ${e.until}`
+        : `call ${e.call}`;
+  return h(
+    "div.cabw-call",
+    null,
+    svg(ICON[icon], { colour: loud ? ALARM : "var(--muted)" }),
+    h("div", null, h("b", null, text), h("span.muted", null, `  ${calls}`)),
+    h("span.muted", null, `${(e.seconds * 1000).toFixed(e.seconds < 0.1 ? 1 : 0)} ms`),
+    h(
+      "div.why",
+      null,
+      h("span.mono", null, `${e.function} at ${e.where || "an unknown place"}`),
+      e.capture === null || e.outcome !== "captured" ? null : shown(ins, e.capture),
+    ),
+    e.reason ? h("div.why", null, words) : null,
+    words !== e.reason ? h("div.why.mono.cabw-wrap", null, e.reason) : null,
+  );
+}
+
+function shown(ins, capture) {
+  if (ins.session.captures.length < 2) return null;
+  if (capture === ins.graph.data.capture) return h("span", null, "  shown here");
+  return h(
+    "span",
+    null,
+    "  ",
+    h("button.cabw-link", { onclick: () => ins.openCapture(capture) }, `Show capture ${capture}`),
+  );
+}

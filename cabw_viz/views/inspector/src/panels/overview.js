@@ -1,0 +1,239 @@
+/** What stands in the Node panel without a selection: findings before facts, each a link; or what a search found. */
+import { h, number, plural } from "../dom.js";
+import { bytes, error } from "../encode.js";
+import { FLAGS, heldBy } from "../graph.js";
+import { windowed } from "../list.js";
+import { inPlainWords } from "../reasons.js";
+import { ALARM, empty, facts, finding, heading, kindMark, place, title, to } from "../parts.js";
+
+const ROW = 26;
+const CALM = "var(--muted)";
+const RAN = {
+  eager: "in eager, as you made it",
+  compiled: "through compiled autograd",
+  user: "through your own compiler",
+};
+
+/** What a search found, as a list; the canvas shows the same hits in place. */
+export function matches(ins) {
+  const ids = ins.hits;
+  if (!ids.length) {
+    const words = Object.keys(FLAGS).flatMap((flag) => [h("code", null, flag), ", "]);
+    return h(
+      "div.cabw-pad",
+      null,
+      h("h2", null, "No match"),
+      empty(
+        "Every word must occur in a node's name, kind, module, class, parameter or source line. ",
+        words,
+        h("code", null, "#307"),
+        " work too.",
+      ),
+    );
+  }
+  const make = (i) => {
+    const n = ins.graph.nodes.get(ids[i]);
+    return h(
+      "button.cabw-row.cabw-match",
+      to(ins, n.key),
+      kindMark(n, 11),
+      h("span", null, n.label),
+      h("span.muted", null, n.parameter || n.module || ""),
+      h("span.muted", null, "#" + n.id),
+    );
+  };
+  return h(
+    "div",
+    null,
+    h(
+      "div.cabw-pad.cabw-tight",
+      null,
+      h(
+        "h2",
+        null,
+        plural(ids.length, "match", "matches"),
+        h("span.muted.cabw-light", null, `  of ${number(ins.graph.nodes.size)} nodes`),
+      ),
+    ),
+    windowed({ count: ids.length, height: ROW, make, scroller: () => ins.body }),
+  );
+}
+
+export function overview(ins) {
+  const { graph } = ins;
+  const { data } = graph;
+  return h(
+    "div.cabw-pad",
+    null,
+    h(
+      "h2",
+      null,
+      data.failure ? "This backward failed" : graph.nodes.size ? "What this backward shows" : "Nothing was captured",
+    ),
+    data.failure ? failed(ins) : null,
+    graph.nodes.size ? [parity(ins), touched(ins), held(ins)] : null,
+    calls(ins),
+    graph.nodes.size
+      ? [
+          heading("Capture"),
+          facts([
+            ["Call", data.title],
+            ["Model", data.model],
+            ["Ran", RAN[data.run]],
+            ["Autograd nodes", number(graph.nodes.size)],
+            ["Graph nodes", `${number(data.graph_nodes)}, of them ${number(data.plumbing)} plumbing`],
+            ["Inputs", `${plural(data.inputs, "tensor")}, ${plural(data.sizes, "size")}`],
+            ["Traced in", `${data.seconds.toFixed(2)} s`],
+            ["PyTorch", data.torch],
+          ]),
+          h("p.muted.cabw-hint", null, "Select a node or a group to see it here."),
+        ]
+      : null,
+  );
+}
+
+function failed(ins) {
+  const { data } = ins.graph;
+  const node = ins.graph.nodes.get(data.failed_at);
+  return finding(ins, {
+    icon: "cross",
+    head: node ? `Stopped at ${title(node)}` : "The trace stopped",
+    text: data.failure.slice(0, 400),
+    onclick: () => node && ins.reveal(node.key),
+  });
+}
+
+function parity(ins) {
+  const { graph } = ins;
+  const see = (key) => () => {
+    ins.setColour("parity");
+    ins.openTab(key ? "node" : "parity");
+    if (key) ins.reveal(key);
+  };
+  if (!graph.parity)
+    return graph.data.failure
+      ? null
+      : finding(ins, {
+          icon: "ring",
+          colour: CALM,
+          head: "Parity has not been computed",
+          text: ins.model.get("kernel")
+            ? "The Parity panel runs the graph again and compares."
+            : "With a kernel: cap.parity()",
+          onclick: () => ins.openTab("parity"),
+        });
+  const { first, wrong, parameters } = graph;
+  if (first)
+    return finding(ins, {
+      icon: "flag",
+      head: `Gradients part at ${title(first)}`,
+      text: `${place(ins, first)}. Its inputs agree with eager. ${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ.`,
+      onclick: see(first.key),
+    });
+  return finding(ins, {
+    icon: wrong.length ? "differ" : "equal",
+    colour: wrong.length ? ALARM : CALM,
+    head: wrong.length
+      ? `${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ`
+      : "The gradients agree with eager",
+    text: wrong.length ? worst(wrong) : graph.parity.summary,
+    onclick: see(),
+  });
+}
+
+function worst(wrong) {
+  const row = wrong.reduce((a, b) => (b.relative > a.relative ? b : a));
+  return `The worst is ${row.name.slice(0, 200)}: ${row.verdict}, ${error(row.rel)} relative.`;
+}
+
+function touched(ins) {
+  const { graph } = ins;
+  const see = (n) => () => {
+    ins.setColour("touches");
+    ins.reveal(n.key);
+  };
+  const shown = graph.touched.slice(0, 5).map((n) => {
+    const text = n.initial
+      ? `${plural(n.initial, "read")} of a dummy in the initial trace.`
+      : `${plural(n.passes, "lookup")} of metadata that the graph does not hold.`;
+    return finding(ins, {
+      icon: "bang",
+      head: `Metadata touched at ${title(n)}`,
+      text: [place(ins, n), text].filter(Boolean).join(". "),
+      onclick: see(n),
+    });
+  });
+  if (graph.touched.length > 5)
+    shown.push(h("p.muted", null, `${number(graph.touched.length - 5)} more in the Metadata panel.`));
+  return shown;
+}
+
+function held(ins) {
+  const { graph } = ins;
+  const total = heldBy(graph.list);
+  if (!total) return null;
+  const { stack } = graph;
+  const text = stack
+    ? `${bytes(heldBy(stack.children[0].nodes))} in each of the ${stack.stack} blocks of ${stack.path}.`
+    : "By module, in the Memory panel.";
+  const onclick = () => {
+    ins.setColour("bytes");
+    ins.openTab("memory");
+  };
+  return finding(ins, {
+    icon: "bar3",
+    colour: "var(--q3)",
+    head: `${bytes(total)} held for this backward`,
+    text,
+    onclick,
+  });
+}
+
+function calls(ins) {
+  const { events, again, captures } = ins.session;
+  if (!events.length)
+    return captures.length
+      ? null
+      : empty(
+          "No backward call was made in the block: call ",
+          h("code", null, ".backward()"),
+          " or ",
+          h("code", null, "torch.autograd.grad"),
+          " inside of it.",
+        );
+  const failures = events.filter((e) => e.outcome === "failed" || e.outcome === "bypassed");
+  const onclick = () => ins.openTab("misses");
+  if (!captures.length)
+    return finding(ins, {
+      icon: "cross",
+      head: `None of ${plural(events.length, "backward call")} was captured`,
+      text: events.at(-1).reason.slice(0, 300),
+      onclick,
+    });
+  return [
+    failures.length
+      ? finding(ins, {
+          icon: "cross",
+          head: `${plural(failures.length, "backward call")} failed or bypassed`,
+          text: failures[0].reason.slice(0, 200),
+          onclick,
+        })
+      : null,
+    again.length
+      ? finding(ins, {
+          icon: "circle",
+          colour: CALM,
+          head: `Captured again in ${number(again.length)} of ${plural(events.length - 1, "later call")}`,
+          text: inPlainWords(again[0].reason).slice(0, 300),
+          onclick,
+        })
+      : finding(ins, {
+          icon: "circle",
+          colour: CALM,
+          head: "Captured once",
+          text:
+            events.length > 1 ? "No later backward call was captured again." : "The only backward call of the session.",
+          onclick,
+        }),
+  ];
+}

@@ -1,0 +1,170 @@
+/** Gradients held against eager: a verdict for each leaf, the error at each node where it was looked for. */
+import { h, mark, number, plural, shape } from "../dom.js";
+import { error } from "../encode.js";
+import { windowed } from "../list.js";
+import { ALARM, empty, finding, heading, meter, place, title } from "../parts.js";
+import { taskForm } from "../task.js";
+import { chart } from "./chart.js";
+
+const ROW = 26;
+const MARKS = { bitwise: "equal", within_tolerance: "bar1", within_noise: "bar2" };
+const FILTERS = [
+  ["bad", "Differ", (row) => !row.good],
+  ["close", "Close", (row) => row.good && row.verdict !== "bitwise"],
+  ["equal", "Equal", (row) => row.verdict === "bitwise"],
+  ["all", "All", () => true],
+];
+const ORDERS = {
+  rel: (a, b) => b.relative - a.relative,
+  abs: (a, b) => (b.abs ?? Infinity) - (a.abs ?? Infinity),
+  name: (a, b) => a.name.localeCompare(b.name, "en", { numeric: true }),
+};
+
+export function parityPanel(ins) {
+  const { graph } = ins;
+  if (!graph.parity)
+    return h("div.cabw-pad", null, h("h2", null, "Parity"), taskForm(ins, "parity", "Parity has not been computed."));
+  const ui = (ins.ui.parityList ??= { show: graph.wrong.length ? "bad" : "all", by: "order" });
+  const rows = listed(graph, ui);
+  return h(
+    "div",
+    null,
+    h(
+      "div.cabw-pad.cabw-tight",
+      null,
+      summary(ins),
+      taskForm(ins, "parity"),
+      graph.errors.node_out ? [heading("Error at each node, in backward order", "relative"), chart(ins)] : null,
+    ),
+    graph.parameters.length ? [toolbar(ins, ui), columns(ins, ui), table(ins, rows)] : null,
+  );
+}
+
+function listed(graph, ui) {
+  const [, , test] = FILTERS.find(([key]) => key === ui.show) ?? FILTERS.at(-1);
+  const rows = graph.parameters.filter(test);
+  return ORDERS[ui.by] ? rows.sort(ORDERS[ui.by]) : rows;
+}
+
+function summary(ins) {
+  const { parity, wrong, parameters, first } = ins.graph;
+  const count = plural(parameters.length, "gradient");
+  const head = !parameters.length
+    ? "No gradient was compared"
+    : wrong.length
+      ? `${number(wrong.length)} of ${count} differ`
+      : parameters.length === 1
+        ? "The one gradient agrees"
+        : `All ${count} agree`;
+  return [
+    h("h2", null, head),
+    h("p.muted", null, sentence(`${parity.candidate}, against ${parity.reference}.`)),
+    first
+      ? finding(ins, {
+          icon: "flag",
+          head: `First divergence: ${title(first)}`,
+          text: place(ins, first),
+          onclick: () => ins.reveal(first.key),
+        })
+      : null,
+    parity.notes.map((note) => h("p.muted", null, sentence(note + "."))),
+    parity.tolerances.map(([dtype, rtol, atol]) =>
+      h(
+        "p.muted",
+        null,
+        `Tolerance for ${dtype.replace("torch.", "")}: ${error(rtol)} relative, ${error(atol)} of the largest element.`,
+      ),
+    ),
+  ];
+}
+
+const sentence = (text) => text[0].toUpperCase() + text.slice(1);
+
+function toolbar(ins, ui) {
+  const filters = FILTERS.map(([key, text, test]) => [key, text, ins.graph.parameters.filter(test).length]).filter(
+    ([key, , count]) => count || key === "all",
+  );
+  const show = filters.some(([key]) => key === ui.show) ? ui.show : "all";
+  return h(
+    "div.cabw-toolrow.cabw-above",
+    null,
+    ins.segment(
+      "Verdict",
+      filters.map(([key, text, count]) => [key, `${text} ${number(count)}`]),
+      show,
+      (key) => change(ins, ui, { show: key }),
+    ),
+  );
+}
+
+function change(ins, ui, values) {
+  Object.assign(ui, values);
+  ins.refreshPanel();
+}
+
+function columns(ins, ui) {
+  const column = (key, text, css = "") =>
+    h(
+      "button" + css,
+      { onclick: () => change(ins, ui, { by: ui.by === key ? "order" : key }), title: "Sort" },
+      text + (ui.by === key ? " ↓" : ""),
+    );
+  return h(
+    "div.cabw-row.cabw-cols.cabw-parity",
+    null,
+    h("span"),
+    column("name", "Gradient"),
+    h("span"),
+    column("rel", "max rel", ".num"),
+    column("abs", "max abs", ".num"),
+  );
+}
+
+function table(ins, rows) {
+  if (!rows.length) return h("div.cabw-pad", null, empty("None."));
+  const picked = new Set(ins.graph.nodesOf(ins.selection));
+  const current = rows.findIndex((row) => picked.has(row.ref));
+  const list = windowed({
+    count: rows.length,
+    height: ROW,
+    make: (i) => line(ins, rows[i], picked),
+    scroller: () => ins.body,
+  });
+  if (current >= 0 && ins.selection !== ins.ui.paritySeen) {
+    ins.ui.paritySeen = ins.selection; // once for each selection, so that the list does not fight its reader
+    requestAnimationFrame(() => {
+      const top = list.offsetTop + current * ROW;
+      if (list.isConnected && (top < ins.body.scrollTop || top > ins.body.scrollTop + ins.body.clientHeight - ROW))
+        ins.body.scrollTop = top - ins.body.clientHeight / 2;
+    });
+  }
+  return list;
+}
+
+function line(ins, row, picked) {
+  const cut = row.name.lastIndexOf(".") + 1;
+  const level = row.good ? "q2" : row.relative >= 1e-3 ? "d3" : "d2";
+  const share = row.relative ? (row.relative === Infinity ? 1 : (Math.log10(row.relative) + 8) / 8) : 0;
+  const words = [
+    row.verdict.replaceAll("_", " "),
+    row.mismatched ? `${number(row.mismatched)} of ${number(row.elements)} elements` : "",
+    row.note,
+  ]
+    .filter(Boolean)
+    .join("; ");
+  return h(
+    "button.cabw-row.cabw-parity",
+    {
+      "aria-current": picked.has(row.ref) ? "true" : undefined,
+      title: `${row.name.slice(0, 500)}  ${shape(row.shape)} ${row.dtype}: ${words}`,
+      "data-key": row.ref?.key,
+      onclick: () => row.ref && ins.reveal(row.ref.key),
+    },
+    mark(row.good ? MARKS[row.verdict] : "differ", row.good ? "var(--c-equal)" : ALARM, 11),
+    h("span", null, h("span.muted", null, row.name.slice(0, cut)), row.name.slice(cut)),
+    row.relative ? meter(share, `var(--${level})`) : h("span"),
+    h("span.num" + (row.good ? ".muted" : ""), null, row.rel === null ? row.verdict : error(row.rel)),
+    h("span.num.muted", null, error(row.abs)),
+    h("span.cabw-sr", null, words),
+  );
+}

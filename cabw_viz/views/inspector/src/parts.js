@@ -1,0 +1,81 @@
+/** What panels are made of. */
+import { h, mark, plural, svg, ICON } from "./dom.js";
+import { ENCODINGS } from "./encode.js";
+
+export const ALARM = "var(--c-alarm)";
+export const title = (n) => `${n.name} #${n.id}`;
+export const inModule = (ins, n) =>
+  n.module || (n.within ? ins.graph.model : ins.graph.grouped ? "outside of any module" : "");
+export const place = (ins, n) => [inModule(ins, n), n.line?.[0]].filter(Boolean).join(", ");
+
+export function kindMark(n, size) {
+  const [, , token, name] = ENCODINGS.kind.classes.find(([key]) => key === n.family);
+  return mark(name, `var(--${token})`, size);
+}
+
+/** Properties of a button that leads to an item: hovering shows it in the graph, clicking selects it. */
+export const to = (ins, key) => ({ "data-key": key, onclick: () => ins.reveal(key) });
+
+/** What stands where there is nothing to show: what is missing, then what makes it. */
+export const empty = (...children) => h("div.cabw-empty", null, ...children);
+
+/** A small heading, with a figure at its right. */
+export const heading = (text, note) => h("h3", null, h("span", null, text), note && h("small", null, note));
+
+export const facts = (rows) =>
+  h(
+    "dl.cabw-facts",
+    null,
+    rows.filter((r) => r && r[1]).flatMap(([k, v]) => [h("dt", null, k), h("dd", null, v)]),
+  );
+
+export function finding(ins, { icon, colour = ALARM, head, text, onclick }) {
+  return h(
+    "button.cabw-finding",
+    { onclick },
+    mark(icon, colour, 14),
+    h("div", null, h("b", null, head), h("div", null, text)),
+    h("i", null, "›"),
+  );
+}
+
+export const meter = (share, colour) => {
+  const width = (Math.max(Math.min(share, 1), share > 0 ? 0.02 : 0) * 100).toFixed(1);
+  return h("div.cabw-meter", null, h("div", { style: `width:${width}%;background:${colour}` }));
+};
+
+export function reach(cone) {
+  if (!cone) return null;
+  return [
+    h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " towards the loss")),
+    h(
+      "div",
+      null,
+      h("i.cabw-reach.down"),
+      plural(cone.down, "descendant"),
+      h("span.muted", null, " towards the leaves"),
+    ),
+  ];
+}
+
+/** A button to open or close something that is folded. */
+export function fold(open, name, onclick) {
+  const label = (open ? "Close " : "Open ") + name;
+  return h(
+    "button.cabw-icon.cabw-fold",
+    { "aria-label": label, "aria-expanded": String(open), onclick },
+    svg(open ? ICON.down : ICON.right, { size: 12 }),
+  );
+}
+
+/** Says that only a part of the graph is shown, and leads back to all of it. */
+export function scope(ins) {
+  if (!ins.selection) return null;
+  return h(
+    "div.cabw-toolrow",
+    null,
+    h("span.muted", null, "Only"),
+    h("span.cabw-cut", null, ins.name(ins.selection)),
+    h("button.cabw-link.cabw-end", { onclick: () => ins.select("") }, "Show all"),
+  );
+}

@@ -1,0 +1,546 @@
+/**
+ * The picture for one set of open groups, as typed arrays that a worker can hand over: pure, no DOM.
+ * What is inside a group depends on what is open inside it alone, so each group keeps its last layouts: opening one lays out
+ * that group and those around it. Blocks that are built alike are laid out once.
+ */
+import { layered } from "./layout.js";
+
+export const BOX = { node: [144, 24], parameter: [124, 22], group: [184, 42], stack: [268, 76], header: 26, pad: 14 };
+export const KIND = ["node", "group", "stack", "open"];
+const KEPT = 4;
+
+export class Arranger {
+  plans = new Map();
+  signatures = new Map();
+  layouts = new Map();
+  sheet = new Sheet();
+
+  constructor(graph) {
+    this.graph = graph;
+    this.first = graph.list.length; // groups are numbered after the nodes
+    this.local = localEdges(graph);
+    this.sides = new Map();
+  }
+
+  /** `expanded`: a flag per group. `aspect`: width by height to wrap into, 0 for one spine. */
+  scene(expanded, aspect = 0) {
+    const { graph } = this,
+      block = this.#group(graph.root, expanded, [], []);
+    this.sheet.clear();
+    put(this.sheet, block, 0, 0, 0);
+    const arrays = { ...this.sheet.arrays(), w: block.w, h: block.h, columns: 1 };
+    return index(graph, aspect ? wrap(arrays, aspect) : arrays);
+  }
+
+  /** A number for what is open inside a group: equal numbers, equal layouts. */
+  #signature(group, expanded) {
+    let text = "";
+    for (const c of group.children)
+      if (expanded[c.index - this.first]) text += `${c.index}:${this.#signature(c, expanded)},`;
+    if (!this.signatures.has(text)) this.signatures.set(text, this.signatures.size);
+    return this.signatures.get(text);
+  }
+
+  #group(group, expanded, tops, bottoms) {
+    const key = this.#signature(group, expanded),
+      kept = this.layouts.get(group) ?? this.layouts.set(group, new Map()).get(group);
+    if (!kept.has(key)) {
+      if (kept.size >= KEPT) kept.delete(kept.keys().next().value);
+      kept.set(key, this.#layOut(group, expanded, tops, bottoms));
+    }
+    return kept.get(key);
+  }
+
+  /** Edges of a group by the child they enter or leave, worked out once. */
+  #sidesOf(group, edges) {
+    if (!this.sides.has(group)) {
+      const into = new Map(),
+        out = new Map(),
+        push = (map, k, v) => (map.has(k) ? map.get(k).push(v) : map.set(k, [v]));
+      for (const e of edges) {
+        push(into, e.b, "in|" + e.a);
+        push(out, e.a, "out|" + e.b);
+      }
+      this.sides.set(group, { into, out });
+    }
+    return this.sides.get(group);
+  }
+
+  #layOut(group, expanded, tops, bottoms) {
+    const { items } = this.graph,
+      edges = this.local.get(group) || [],
+      sides = this.#sidesOf(group, edges);
+    const first = (item) => (item.nodes ? item.nodes[0].index : item.index);
+    const inside = [...group.own, ...group.children].sort((a, b) => first(a) - first(b)).map((i) => i.index);
+    const all = [...tops, ...inside, ...bottoms],
+      index = new Map(all.map((k, i) => [k, i])),
+      inner = new Map();
+    for (const child of group.children)
+      if (expanded[child.index - this.first])
+        inner.set(
+          child.index,
+          this.#group(child, expanded, sides.into.get(child.index) || [], sides.out.get(child.index) || []),
+        );
+    const port = (key) => typeof key === "string";
+    const size = all.map((key) => {
+      if (port(key)) return [6, 0];
+      const open = inner.get(key),
+        item = items[key];
+      if (open) return [open.w, open.h];
+      return item.nodes ? (item.stack ? BOX.stack : BOX.group) : item.parameter ? BOX.parameter : BOX.node;
+    });
+    const endsAt = edges.map((e) => [inner.get(e.a)?.ports.get("out|" + e.b), inner.get(e.b)?.ports.get("in|" + e.a)]);
+    const plan = this.#plan({
+      width: size.map((s) => s[0]),
+      height: size.map((s) => s[1]),
+      edges: edges.map((e) => [index.get(e.a), index.get(e.b)]),
+      endsAt,
+      pin: all.map((_, i) => (i < tops.length ? "top" : i >= all.length - bottoms.length ? "bottom" : "")),
+      gapY: group.parent ? 22 : 24,
+    });
+    const pad = group.parent ? BOX.pad : 0,
+      lift = tops.length ? 10 : 0;
+    const head = group.parent ? BOX.header + 8 - lift : 0,
+      foot = group.parent ? (bottoms.length ? 0 : BOX.pad) : 0;
+    const w = Math.max(plan.w + 2 * pad, group.parent ? 150 : 0),
+      h = plan.h + head + foot,
+      shift = (w - plan.w) / 2;
+    const [ports, below] = portsOf(tops, bottoms, index, plan, w / 2 - shift);
+    edges.forEach((e, i) => {
+      const route = plan.routes[i],
+        last = route.length - 2;
+      if (ports.has(e.a)) route[0] = route[2] = w / 2 - shift + ports.get(e.a);
+      if (below.has(e.b)) route[last] = route[last - 2] = w / 2 - shift + below.get(e.b);
+    });
+    for (const [key, x] of below) ports.set(key, x);
+    const kind = all.map((key) => (port(key) || !items[key].nodes ? 0 : items[key].stack ? 2 : 1));
+    const emit = (sheet, x0, y0, depth) => {
+      if (group.parent) sheet.box(group.index, 3, x0, y0, w, h, depth);
+      for (let i = tops.length; i < all.length - bottoms.length; i++) {
+        const key = all[i],
+          x = x0 + shift + plan.x[i],
+          y = y0 + head + plan.y[i],
+          open = inner.get(key);
+        if (open) put(sheet, open, x, y, depth + 1);
+        else sheet.box(key, kind[i], x, y, size[i][0], size[i][1], depth + 1);
+      }
+      for (let i = 0; i < edges.length; i++) {
+        const e = edges[i];
+        sheet.edge(
+          plan.routes[i],
+          x0 + shift,
+          y0 + head,
+          port(e.a) ? y0 : null,
+          port(e.b) ? y0 + h : null,
+          e.pairs,
+          !port(e.b) && !inner.has(e.b),
+        );
+      }
+    };
+    return { w, h, ports, emit, boxes: all.length + [...inner.values()].reduce((n, b) => n + b.boxes, 0) };
+  }
+
+  #plan(input) {
+    const key = JSON.stringify(input);
+    if (!this.plans.has(key)) {
+      if (this.plans.size > 500) this.plans.clear();
+      this.plans.set(key, layered(input));
+    }
+    const plan = this.plans.get(key);
+    return { ...plan, routes: plan.routes.map((r) => r.slice()) };
+  }
+}
+
+/**
+ * Every autograd edge in every group it crosses, whatever is open: inside a group an end that lies elsewhere is a port,
+ * named after what it is joined to where the two ends part. It depends on the module tree alone, so it is done once.
+ */
+function localEdges(graph) {
+  const local = new Map(),
+    known = new Map(),
+    { edge_from: from, edge_to: to } = graph.columns,
+    many = graph.items.length;
+  const add = (group, a, b, u, v) => {
+    if (!local.has(group)) {
+      local.set(group, []);
+      known.set(group, new Map());
+    }
+    const seen = known.get(group),
+      id = typeof a === "number" && typeof b === "number" ? a * many + b : a + "→" + b;
+    let e = seen.get(id);
+    if (!e) {
+      seen.set(id, (e = { a, b, pairs: [] }));
+      local.get(group).push(e);
+    }
+    e.pairs.push(u, v);
+  };
+  const chain = (node) => {
+    const out = [node];
+    for (let g = node.parent; g; g = g.parent) out.push(g);
+    return out;
+  }; // from the node up to the root
+  const chains = new Map(),
+    around = (node) => {
+      if (!chains.has(node.parent)) chains.set(node.parent, chain(node).slice(1));
+      return chains.get(node.parent);
+    };
+  for (let e = 0; e < from.length; e++) {
+    const u = graph.list[from[e]],
+      v = graph.list[to[e]],
+      A = around(u),
+      B = around(v);
+    let i = A.length - 1,
+      j = B.length - 1;
+    while (i > 0 && j > 0 && A[i - 1] === B[j - 1]) {
+      i--;
+      j--;
+    }
+    const a = (i ? A[i - 1] : u).index,
+      b = (j ? B[j - 1] : v).index;
+    if (a === b) continue;
+    add(A[i], a, b, u.index, v.index);
+    let other = b;
+    for (let k = i - 1; k >= 0; k--) {
+      other = "out|" + other;
+      add(A[k], (k ? A[k - 1] : u).index, other, u.index, v.index);
+    }
+    other = a;
+    for (let k = j - 1; k >= 0; k--) {
+      other = "in|" + other;
+      add(B[k], other, (k ? B[k - 1] : v).index, u.index, v.index);
+    }
+  }
+  return local;
+}
+
+/** Where the ports of an open group are, from its middle: in and out in one line where the layout has them so, else side by side at the middle. */
+function portsOf(tops, bottoms, index, plan, middle) {
+  const x = (key) => plan.x[index.get(key)] + 3;
+  const line = tops.length === 1 && bottoms.length === 1 && Math.abs(x(tops[0]) - x(bottoms[0])) < 1;
+  return [tops, bottoms].map((keys) => {
+    const sorted = [...keys].sort((a, b) => x(a) - x(b));
+    return new Map(sorted.map((key, k) => [key, line ? x(key) - middle : (k - (sorted.length - 1) / 2) * 14]));
+  });
+}
+
+/** A block into a sheet. One of middling size is kept as arrays, so that what did not change is copied and not made again. */
+function put(sheet, block, x, y, depth) {
+  if (!block.flat && block.boxes >= 24 && block.boxes <= 4000) {
+    const own = new Sheet();
+    block.emit(own, 0, 0, 0);
+    block.flat = own.arrays();
+  }
+  if (block.flat) sheet.copy(block.flat, x, y, depth);
+  else block.emit(sheet, x, y, depth);
+}
+
+/** A typed array that grows. */
+class Column {
+  constructor(Type) {
+    this.Type = Type;
+    this.values = new Type(64);
+    this.length = 0;
+  }
+  room(more) {
+    if (this.length + more <= this.values.length) return;
+    const larger = new this.Type(Math.max(this.values.length * 2, this.length + more));
+    larger.set(this.values.subarray(0, this.length));
+    this.values = larger;
+  }
+  push(v) {
+    this.room(1);
+    this.values[this.length++] = v;
+  }
+  /** Appends `source` plus dx at even and dy at odd places. */
+  shifted(source, dx, dy) {
+    this.room(source.length);
+    const { values, length: n } = this;
+    for (let k = 0; k < source.length; k += 2) {
+      values[n + k] = source[k] + dx;
+      values[n + k + 1] = source[k + 1] + dy;
+    }
+    this.length += source.length;
+  }
+  append(source, plus = 0, from = 0) {
+    this.room(source.length - from);
+    const { values, length: n } = this;
+    for (let k = from; k < source.length; k++) values[n + k - from] = source[k] + plus;
+    this.length += source.length - from;
+  }
+  cut() {
+    return this.values.slice(0, this.length);
+  }
+}
+
+/** Collects boxes and edges in absolute coordinates. */
+class Sheet {
+  item = new Column(Uint32Array);
+  kind = new Column(Uint8Array);
+  place = new Column(Float64Array);
+  size = new Column(Float32Array);
+  depth = new Column(Uint8Array);
+  points = new Column(Float64Array);
+  pointsAt = new Column(Uint32Array);
+  pairs = new Column(Uint32Array);
+  pairsAt = new Column(Uint32Array);
+  arrow = new Column(Uint8Array);
+  constructor() {
+    this.clear();
+  }
+  clear() {
+    for (const c of Object.values(this)) c.length = 0;
+    this.pointsAt.push(0);
+    this.pairsAt.push(0);
+  }
+  box(item, kind, x, y, w, h, depth) {
+    this.item.push(item);
+    this.kind.push(kind);
+    this.place.push(x);
+    this.place.push(y);
+    this.size.push(w);
+    this.size.push(h);
+    this.depth.push(depth);
+  }
+  edge(route, dx, dy, start, end, pairs, arrow) {
+    const from = this.points.length;
+    this.points.shifted(route, dx, dy);
+    if (start !== null) this.points.values[from + 1] = start;
+    if (end !== null) this.points.values[this.points.length - 1] = end;
+    this.pairs.append(pairs);
+    this.pointsAt.push(this.points.length);
+    this.pairsAt.push(this.pairs.length);
+    this.arrow.push(arrow ? 1 : 0);
+  }
+  copy(flat, dx, dy, depth) {
+    const points = this.points.length,
+      pairs = this.pairs.length;
+    this.item.append(flat.item);
+    this.kind.append(flat.kind);
+    this.place.shifted(flat.place, dx, dy);
+    this.size.append(flat.size);
+    this.depth.append(flat.depth, depth);
+    this.points.shifted(flat.points, dx, dy);
+    this.pairs.append(flat.pairs);
+    this.arrow.append(flat.arrow);
+    this.pointsAt.append(flat.pointsAt, points, 1);
+    this.pairsAt.append(flat.pairsAt, pairs, 1);
+  }
+  arrays() {
+    return Object.fromEntries(Object.entries(this).map(([name, column]) => [name, column.cut()]));
+  }
+}
+
+const ROW = 256;
+
+/** What finds things in a scene: boxes by height (rows of ROW), by item and by node, the extent of each edge. */
+function index(graph, s) {
+  const n = s.item.length,
+    m = s.arrow.length,
+    at = new Int32Array(graph.items.length).fill(-1),
+    home = new Int32Array(graph.list.length).fill(-1),
+    bounds = new Float64Array(4 * m);
+  const rows = Math.floor(s.h / ROW) + 2,
+    rowAt = new Uint32Array(rows + 1),
+    open = [];
+  let tallest = 0;
+  for (let i = 0; i < n; i++) {
+    if (at[s.item[i]] < 0) at[s.item[i]] = i; // of a frame over several columns the first
+    if (s.kind[i] === 3) {
+      open.push(i);
+      continue;
+    }
+    const item = graph.items[s.item[i]];
+    if (item.nodes) for (const node of item.nodes) home[node.index] = item.index;
+    else home[item.index] = item.index;
+    tallest = Math.max(tallest, s.size[2 * i + 1]);
+    rowAt[Math.floor(Math.max(0, s.place[2 * i + 1]) / ROW) + 1]++;
+  }
+  for (let r = 0; r < rows; r++) rowAt[r + 1] += rowAt[r];
+  const next = rowAt.slice(),
+    leaves = new Uint32Array(n - open.length);
+  for (let i = 0; i < n; i++)
+    if (s.kind[i] !== 3) leaves[next[Math.floor(Math.max(0, s.place[2 * i + 1]) / ROW)]++] = i;
+  for (let e = 0; e < m; e++) {
+    let left = Infinity,
+      right = -Infinity;
+    for (let k = s.pointsAt[e]; k < s.pointsAt[e + 1]; k += 2) {
+      const x = s.points[k];
+      if (x < left) left = x;
+      if (x > right) right = x;
+    }
+    bounds.set([left, s.points[s.pointsAt[e] + 1], right, s.points[s.pointsAt[e + 1] - 1]], 4 * e);
+  }
+  return { ...s, at, home, bounds, rowAt, leaves, open: Uint32Array.from(open), tallest };
+}
+
+export const GUTTER = 150;
+
+/** A long spine set like a newspaper: cut between boxes into columns that fill `aspect` best. Frames and edges over a cut are split. */
+export function wrap(scene, aspect) {
+  const { item, kind, place, size, depth, points, pointsAt, pairs, pairsAt, arrow, w, h } = scene,
+    stride = w + GUTTER;
+  const zoom = (c) => Math.min(aspect / (c * stride), c / h); // for a window of `aspect` by 1
+  let count = 1;
+  while (count < 400 && zoom(count + 1) > zoom(count)) count++;
+  if (count < 2) return scene;
+  const leaves = [];
+  for (let i = 0; i < item.length; i++)
+    if (kind[i] !== 3) leaves.push([place[2 * i + 1], place[2 * i + 1] + size[2 * i + 1]]);
+  leaves.sort((a, b) => a[0] - b[0]);
+  const cuts = [0];
+  for (let c = 1, i = 0; c < count; c++) {
+    // the first gap after an even share
+    let y = (c * h) / count;
+    while (i < leaves.length && leaves[i][0] < y + 6) {
+      if (leaves[i][1] + 6 > y) y = leaves[i][1] + 6;
+      i++;
+    }
+    if (y < h && y > cuts.at(-1)) cuts.push(y);
+  }
+  cuts.push(Infinity);
+  const columnAt = (y) => {
+    let lo = 0,
+      hi = cuts.length - 2;
+    while (lo < hi) {
+      const mid = (lo + hi + 1) >> 1;
+      if (cuts[mid] <= y) lo = mid;
+      else hi = mid - 1;
+    }
+    return lo;
+  };
+  const sheet = new Sheet();
+  let tall = 0;
+  for (let i = 0; i < item.length; i++) {
+    const x = place[2 * i],
+      y = place[2 * i + 1],
+      bw = size[2 * i],
+      bh = size[2 * i + 1];
+    for (let c = columnAt(y); c < cuts.length - 1 && cuts[c] < y + bh - 1; c++) {
+      const top = Math.max(y, cuts[c]),
+        bottom = Math.min(y + bh, cuts[c + 1]);
+      sheet.box(item[i], kind[i], x + c * stride, top - cuts[c], bw, bottom - top, depth[i]);
+      tall = Math.max(tall, bottom - cuts[c]);
+    }
+  }
+  for (let e = 0; e < arrow.length; e++) {
+    const p = points.subarray(pointsAt[e], pointsAt[e + 1]),
+      own = pairs.subarray(pairsAt[e], pairsAt[e + 1]);
+    let c = columnAt(p[1]),
+      piece = [p[0], p[1]];
+    for (let k = 2; k < p.length; k += 2) {
+      while (p[k + 1] > cuts[c + 1]) {
+        const t = (cuts[c + 1] - p[k - 1]) / (p[k + 1] - p[k - 1]),
+          x = p[k - 2] + (p[k] - p[k - 2]) * Math.max(0, t);
+        piece.push(x, cuts[c + 1]);
+        sheet.edge(piece, c * stride, -cuts[c], null, null, own, false);
+        piece = [x, cuts[c + 1]];
+        c++;
+      }
+      piece.push(p[k], p[k + 1]);
+    }
+    sheet.edge(piece, c * stride, -cuts[c], null, null, own, arrow[e] === 1);
+  }
+  return { ...sheet.arrays(), w: (cuts.length - 1) * stride - GUTTER, h: tall, columns: cuts.length - 1 };
+}
+
+/** A box in sight: a view onto the arrays, made for a frame and thrown away. */
+class Box {
+  constructor(scene, i) {
+    this.item = scene.graph.items[scene.item[i]];
+    this.kind = KIND[scene.kind[i]];
+    this.depth = scene.depth[i];
+    this.x = scene.place[2 * i];
+    this.y = scene.place[2 * i + 1];
+    this.w = scene.size[2 * i];
+    this.h = scene.size[2 * i + 1];
+  }
+  get key() {
+    return this.item.key;
+  }
+}
+
+/** The scene on the page: the arrays as they came, and how to find things in them. */
+export class Scene {
+  constructor(graph, arrays) {
+    Object.assign(this, { graph }, arrays);
+    this.count = this.item.length;
+    this.mark();
+  }
+
+  /** Looks up again which boxes wear a badge: findings may come after the picture. */
+  mark() {
+    this.badged = this.graph.flagged
+      .filter((item) => this.at[item.index] >= 0 && this.kind[this.at[item.index]] !== 3)
+      .map((item) => this.view(this.at[item.index]));
+  }
+
+  view(i) {
+    return new Box(this, i);
+  }
+  box(key) {
+    const item = this.graph.item(key),
+      i = item ? this.at[item.index] : -1;
+    return i >= 0 ? this.view(i) : undefined;
+  }
+  homeOf(node) {
+    return this.graph.items[this.home[node.index]]?.key;
+  }
+
+  /** Closed boxes in a part of the world, by rows of height. */
+  visible(top, bottom, left, right) {
+    const out = [],
+      rows = this.rowAt.length - 1,
+      from = Math.max(0, Math.min(rows, Math.floor((top - this.tallest) / ROW))),
+      to = Math.max(0, Math.min(rows, Math.floor(bottom / ROW) + 1)),
+      { place, size, leaves } = this;
+    for (let k = this.rowAt[from]; k < this.rowAt[to]; k++) {
+      const i = leaves[k],
+        x = place[2 * i],
+        y = place[2 * i + 1];
+      if (y <= bottom && y + size[2 * i + 1] >= top && x <= right && x + size[2 * i] >= left) out.push(this.view(i));
+    }
+    return out;
+  }
+
+  /** Open frames in a part of the world, outermost first; `most` is the depth to go down to. */
+  frames(top, bottom, left, right, most = 255) {
+    const out = [],
+      { place, size, depth } = this;
+    for (const i of this.open) {
+      const x = place[2 * i],
+        y = place[2 * i + 1];
+      if (depth[i] <= most && y <= bottom && y + size[2 * i + 1] >= top && x <= right && x + size[2 * i] >= left)
+        out.push(this.view(i));
+    }
+    return out;
+  }
+
+  /** The closed box highest up (1) or lowest down (-1), of all or of those inside an item. */
+  end(direction, within) {
+    let best = -1;
+    for (const i of this.leaves) {
+      if (within && !inside(this.graph.items[this.item[i]], within)) continue;
+      if (best < 0 || (this.place[2 * i + 1] - this.place[2 * best + 1]) * direction < 0) best = i;
+    }
+    return best < 0 ? undefined : this.view(best).key;
+  }
+
+  /** Which boxes one arrow key away from which: along edges, whatever groups they cross. */
+  next(key, direction) {
+    const box = this.box(key),
+      rows = this.graph[direction],
+      out = new Set();
+    if (!box) return out;
+    for (const n of box.item.nodes || [box.item])
+      for (let k = rows.at[n.index]; k < rows.at[n.index + 1]; k++) {
+        const other = this.homeOf(this.graph.list[rows.items[k]]);
+        if (other && other !== key) out.add(other);
+      }
+    return out;
+  }
+}
+
+const inside = (item, group) => {
+  for (let g = item.parent; g; g = g.parent) if (g === group) return true;
+  return false;
+};

@@ -1,0 +1,187 @@
+"""What is packed for the browser is what the record says, in little room and little time."""
+
+import gzip
+import math
+from dataclasses import replace
+
+import pytest
+
+from cabw_viz.record.comparison import Comparison, GradientComparison
+from cabw_viz.record.model import BackwardCall, Baked, CaptureRecord, Event, LiftedUse, SavedTensor, SourceLine, Touch
+from cabw_viz.views.inspector import columns
+from cabw_viz.views.inspector.page import inspector_page
+from tests import records
+from tests.inspector.blocks import compared, transformer
+from tests.inspector.packed import unpack
+
+EVERY = pytest.mark.parametrize("record", [make() for make in records.SAMPLES.values()], ids=list(records.SAMPLES))
+
+
+@pytest.fixture(scope="module")
+def large():
+    return transformer(806)
+
+
+@EVERY
+def test_nodes_and_edges_are_those_of_the_record(record):
+    part = unpack(columns.pack_graph(record, 3))
+    names = [part.tables["names"][row] for row in part.columns["name"]]
+    assert list(zip(part.columns["id"], names, strict=True)) == [(n.number, n.name) for n in record.autograd_nodes]
+    ids = part.columns["id"]
+    edges = {(ids[a], ids[b]) for a, b in zip(part.columns["edge_from"], part.columns["edge_to"], strict=True)}
+    assert edges == {
+        (n.number, e.target) for n in record.autograd_nodes for e in n.edges if e.target in record.by_number
+    }
+    assert part.facts["capture"] == 3
+    leaves = [None if n.leaf is None else record.leaves[n.leaf].label or None for n in record.autograd_nodes]
+    assert part.texts("parameter", "parameters") == leaves
+
+
+@EVERY
+def test_the_same_record_gives_the_same_bytes(record):
+    for pack in (columns.pack_graph, columns.pack_touches, columns.pack_code):
+        assert pack(record) == pack(replace(record))
+
+
+@EVERY
+def test_the_code_is_the_graph_without_its_plumbing(record):
+    part = unpack(columns.pack_code(record))
+    assert part.facts["lines"] == len(part.columns["line_node"]) == len(part.columns["reads_at"]) - 1
+    lines = bytes(part.columns["text"]).decode().split("\n") if part.facts["lines"] else []
+    assert len(lines) == part.facts["lines"]
+    assert not any("getitem =" in line for line in lines)
+
+
+def test_what_a_line_reads_is_found_behind_the_plumbing():
+    part = unpack(columns.pack_code(records.mlp()))
+    lines = bytes(part.columns["text"]).decode().split("\n")
+    at = part.columns["reads_at"]
+    reads = {
+        line.split(" ")[0]: [lines[r].split(" ")[0] for r in part.columns["reads"][at[i] : at[i + 1]]]
+        for i, line in enumerate(lines)
+    }
+    assert reads["validate_outputs_1"] == ["sumbackward0"]
+    assert reads["addmmbackward0"] == ["validate_outputs_1"]
+
+
+def test_metadata_hooks_saved_tensors_and_lines_are_packed():
+    record = records.mlp()
+    node = replace(
+        record.autograd_nodes[2],
+        lifted=(LiftedUse(4, "gradient 0, dimension 0", 2**40),),
+        baked=(Baked("device", "cpu", "gradient 0"), Baked("scalar", "2.0", "alpha")),
+        saved=(
+            SavedTensor("mat1", (3, 8), "torch.float32", "cpu", 96, 0, 128, made_by=5),
+            SavedTensor("mat2", (8, 2), "torch.float32", "cpu", 64, 1, 64, ("2.weight",)),
+            SavedTensor("packed", packed=True),
+        ),
+        line=SourceLine("/home/ada/net.py", 12, "return self.b(x)"),
+        module="b",
+        module_class="Linear",
+        visit=1,
+    )
+    part = unpack(
+        columns.pack_graph(
+            replace(record, autograd_nodes=(*record.autograd_nodes[:2], node, *record.autograd_nodes[3:]))
+        )
+    )
+    assert part.columns["lifted_value"] == [2**40]
+    assert part.columns["lifted_at"][2:4] == [0, 1]
+    assert [part.tables["baked_values"][row] for row in part.columns["baked_value"]] == ["cpu", "2.0"]
+    assert part.columns["saved_bytes"] == [128, 64, 0]
+    assert part.columns["saved_shared"] == [0, 1, 0]
+    assert part.columns["saved_packed"] == [0, 0, 1]
+    assert part.columns["saved_by"] == [6, 0, 0]
+    assert part.texts("line", "lines")[2] == ["net.py:12", "/home/ada/net.py:12", "return self.b(x)"]
+    assert part.texts("module", "modules")[2] == "b"
+    assert part.columns["visit"][2] == 1
+
+
+def test_a_leaf_without_a_module_is_put_where_its_name_belongs():
+    record = records.mlp()
+    nodes = [replace(n, module="0", module_class="Linear") if n.number == 6 else n for n in record.autograd_nodes]
+    home = columns.modules_of(replace(record, autograd_nodes=tuple(nodes)))
+    assert home == ["", "", "", "", "", "", "0", "", "0", None, "0"] or home[8] == home[10] == "0"
+
+
+def test_modules_of_a_thousand_levels_are_cut():
+    record = records.mlp()
+    nodes = (replace(record.autograd_nodes[0], module=".".join("a" * 1000)), *record.autograd_nodes[1:])
+    (path,) = unpack(columns.pack_graph(replace(record, autograd_nodes=nodes))).tables["modules"]
+    assert path.count(".") == columns.DEEPEST - 1
+
+
+def test_touches_keep_phase_reader_and_place():
+    touch = Touch("initial_trace", "size", 2, 6, "user", "train.py:4", 3)
+    elsewhere = Touch("graph_pass", "val", None, None, "pass", "fuse.py:1")
+    part = unpack(
+        columns.pack_touches(replace(records.mlp(), touches=(touch, elsewhere), watched=("initial_trace",)), 1)
+    )
+    assert part.columns["touch_node"] == [3, 0]
+    assert [part.tables["phases"][row] for row in part.columns["touch_phase"]] == ["initial_trace", "graph_pass"]
+    assert part.columns["touch_count"] == [3, 1]
+    assert part.facts == {"capture": 1, "watched": ["initial_trace"]}
+
+
+def test_parity_keeps_what_does_not_exist_apart_from_zero():
+    record = records.mlp()
+    rows = (
+        GradientComparison("2.weight", "bitwise", 0.0, 0.0, (2, 8), "torch.float32"),
+        GradientComparison("0.weight", "missing", None, None, (8, 4), "torch.float32", note="only in eager"),
+        GradientComparison("2.bias", "mismatch", 1e-300, 1e-300, (2,), "torch.float64"),
+    )
+    divergence = columns.Divergence(5, {5: (0.0, 1e-3), 2: (0.0, 0.0)})
+    part = unpack(columns.pack_parity(record, Comparison("a", "b", rows), 2, divergence))
+    assert part.columns["row_node"] == [5, 9, 10]
+    errors = part.columns["row_rel"]
+    assert errors[0] == 0
+    assert math.isnan(errors[1])
+    assert errors[2] == 1e-300
+    assert part.facts["first"] == 5
+    assert part.columns["node_out"][5] == 1e-3
+    assert math.isnan(part.columns["node_out"][0])
+    assert columns.pack_parity(record, None) == b""
+
+
+def test_events_of_a_session_are_packed():
+    call = BackwardCall(0, "backward", "/home/ada/train.py:3")
+    events = [
+        Event(call, "captured", "nothing captured before", 0, 0.5),
+        Event(BackwardCall(None, "grad", ""), "bypassed", "made inside another backward"),
+        Event(replace(call, index=2), "cache_hit", "", 0),
+    ]
+    part = unpack(columns.pack_session([records.mlp(), records.failed()], events))
+    assert part.columns["event_call"] == [1, 0, 3]
+    assert part.columns["event_capture"] == [1, 0, 1]
+    assert part.texts("event_reason", "reasons") == ["nothing captured before", "made inside another backward", None]
+    assert [capture["failed"] for capture in part.facts["captures"]] == [False, True]
+
+
+def test_a_record_without_anything_is_packed():
+    empty = CaptureRecord(records.CALL, "2.13.0", "eager", ())
+    part = unpack(columns.pack_graph(empty))
+    assert part.columns["id"] == part.columns["edge_from"] == []
+    assert part.columns["hook_at"] == [0]
+    assert unpack(columns.pack_code(empty)).facts["lines"] == 0
+    assert unpack(columns.pack_touches(empty)).columns["touch_node"] == []
+
+
+def test_names_of_any_kind_survive():
+    record = records.hostile(("a\ud800b", *records.HOSTILE))
+    part = unpack(columns.pack_graph(record))
+    assert part.tables["parameters"][0] == "a\ud800b"
+    columns.pack_code(record)
+    inspector_page("\ud800", [record])
+
+
+def test_fifty_thousand_nodes_stay_within_the_limits(large):
+    assert len(large.autograd_nodes) > 48_000
+    sent = [columns.pack_graph(large), columns.pack_touches(large), columns.pack_parity(large, compared(large))]
+    assert sum(map(len, sent)) <= 8e6
+    assert sum(len(gzip.compress(part, 9)) for part in sent) <= 0.6e6
+    assert len(inspector_page("large", [large], (), {0: compared(large)})) <= 2e6
+
+
+def test_a_page_of_twelve_blocks_is_small():
+    record = transformer(12)
+    assert len(inspector_page("twelve", [record], (), {0: compared(record)})) <= 0.4e6

@@ -1,0 +1,407 @@
+"""A saved inspector in a real browser: every panel, every way to use it, whatever the names are."""
+
+from dataclasses import replace
+
+import pytest
+
+from cabw_viz.record.model import BackwardCall, CaptureRecord, Event, Touch
+from cabw_viz.views.inspector.page import inspector_page
+from tests import records
+from tests.inspector.blocks import compared, transformer
+from tests.kernels import ROOT
+
+pytest.importorskip("playwright")
+
+from tests.inspector.opened import TABS, chromium, inspected
+
+pytestmark = pytest.mark.browser
+
+MISS = (
+    "Cache miss due to new autograd node: torch::autograd::AccumulateGrad (NodeCall 9) with key size 33, "
+    "previous key sizes=[22]"
+)
+EVIL = "<img src=x onerror='window.pwned=1'>"
+
+
+def call(index):
+    return BackwardCall(index, "backward", "/home/ada/train.py:12")
+
+
+EVENTS = [
+    Event(call(0), "captured", "nothing captured before", 0, 0.5),
+    Event(call(1), "captured", MISS, 1, 0.4),
+    *[Event(call(n), "cache_hit", "", 1, 0.01) for n in range(2, 9)],
+    Event(call(9), "failed", "NotImplementedError: no <fake> for this", None, 0.1),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Writes a page of records; the same ones once."""
+    folder = tmp_path_factory.mktemp("pages")
+    first = transformer(12)
+
+    def save(name, shown, events=(), comparisons=None):
+        path = folder / f"{name}.html"
+        path.write_text(inspector_page(name, shown, events, comparisons), "utf-8")
+        return path
+
+    save("blocks", [first, transformer(4)], EVENTS, {0: compared(first)})
+    return lambda name, *what: folder / f"{name}.html" if not what else save(name, *what)
+
+
+@pytest.fixture
+def blocks(browser, saved):
+    with inspected(browser, saved("blocks")) as found:
+        yield found
+
+
+def test_the_overview_tells_findings_before_facts(blocks):
+    text = blocks.panel
+    for words in (
+        "20 of",
+        "gradients differ",
+        "Metadata touched at",
+        "held for this backward",
+        "Captured again in 1 of",
+    ):
+        assert words in text
+    assert text.index("gradients differ") < text.index("Autograd nodes")
+    blocks.page.locator(".cabw-finding", has_text="Metadata touched at").click()
+    blocks.settle()
+    assert blocks.get("colour") == "touches"
+    assert blocks.selection.startswith("n")
+    assert "Touched in the initial trace" in blocks.panel
+
+
+def test_a_double_click_opens_a_group_and_it_stays_in_place(blocks):
+    corner = "const b = i.scene.box('g:layers'); return i.renderer.toScreen(b.x + b.w / 2, b.y);"
+    before = blocks.do(corner)
+    blocks.double_click("g:layers")
+    after = blocks.do(corner)
+    assert blocks.expanded == {"layers"}
+    assert max(abs(a - b) for a, b in zip(before, after, strict=True)) < 1
+    blocks.double_click("g:layers.11")
+    assert blocks.expanded == {"layers", "layers.11"}
+    assert blocks.page.evaluate("() => cabw.model.get('expanded')") == ["layers", "layers.11"]
+
+
+def test_a_cell_of_a_folded_stack_opens_its_block(blocks):
+    point = """const b = i.scene.box('g:layers'), r = i.tree.getBoundingClientRect();
+      const [x, y] = i.renderer.toScreen(b.x + 10 + (b.w - 20) / 12 * 5.5, b.y + 45);
+      return [x + r.left, y + r.top];"""
+    blocks.page.mouse.click(*blocks.do(point))
+    blocks.settle()
+    assert blocks.selection == "g:layers.6"
+
+
+def test_the_keyboard_is_enough(blocks):
+    for _ in range(60):
+        blocks.page.keyboard.press("Tab")
+        if blocks.page.evaluate("document.activeElement.getAttribute('role')") == "tree":
+            break
+    blocks.press("ArrowDown")
+    assert blocks.selection == "n0"
+    blocks.do("i.select('g:layers'); i.camera.show('g:layers');")
+    blocks.press("Enter", "ArrowDown")
+    assert blocks.selection == "g:layers.11"
+    blocks.press("ArrowDown")
+    assert blocks.selection == "g:layers.10"
+    blocks.press("Enter")
+    assert "layers.10" in blocks.expanded
+    active = "document.getElementById(document.querySelector('[role=tree]').getAttribute('aria-activedescendant'))"
+    assert "10, Block" in blocks.page.evaluate(f"{active}.textContent")
+    assert blocks.page.evaluate(f"{active}.getAttribute('aria-expanded')") == "true"
+    blocks.press("Enter")
+    assert "layers.10" not in blocks.expanded
+    blocks.press("Backspace")
+    assert blocks.selection == "g:layers"
+    blocks.press("Escape")
+    assert blocks.selection == ""
+    blocks.press("/")
+    blocks.page.keyboard.type("gelu")
+    blocks.press("Enter")
+    assert blocks.page.locator(".cabw-search output").inner_text() == "1 of 12"
+    blocks.press("Escape", "Escape")
+    assert blocks.page.evaluate("document.activeElement.getAttribute('role')") == "tree"
+    blocks.press("?")
+    assert blocks.page.locator(".cabw-keys").is_visible()
+
+
+def test_search_counts_marks_and_steps(blocks):
+    blocks.page.locator(".cabw-search input").fill("softmax layers")
+    blocks.settle()
+    count = blocks.page.locator(".cabw-search output")
+    assert count.inner_text().startswith("12 of ")
+    assert "12 matches" in blocks.panel
+    assert blocks.do("return i.renderer.state.hits[i.graph.groups.get('layers').index]") == 12
+    blocks.page.get_by_label("Next match").click()
+    first = blocks.selection
+    blocks.page.get_by_label("Next match").click()
+    blocks.page.get_by_label("Previous match").click()
+    blocks.settle()
+    assert blocks.selection == first
+    assert count.inner_text() == "1 of 12"
+    blocks.page.locator(".cabw-search input").fill("nothing of the kind")
+    blocks.settle()
+    assert count.inner_text() == "no match"
+    blocks.page.get_by_label("Clear search").click()
+    assert blocks.get("hits") is None
+
+
+def test_the_legend_filters(blocks):
+    chip = blocks.page.locator(".cabw-chip", has_text="Matmul")
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "true"
+    assert blocks.do("return i.renderer.state.dim.reduce((a, b) => a + b, 0)") > 3
+    chip.click()
+    assert blocks.do("return i.renderer.state.dim") is None
+
+
+def test_ancestors_descendants_and_the_way_to_a_parameter(blocks):
+    node = blocks.do("return i.graph.list.find((n) => n.name.startsWith('Gelu')).key")
+    blocks.do(f"i.reveal('{node}')")
+    assert "ancestors towards the loss" in blocks.panel
+    way = blocks.page.get_by_label("Show the way to a parameter")
+    way.fill("layers.3.norm1.weight")
+    way.press("Enter")
+    blocks.settle()
+    assert blocks.do("return i.way.count") > 100
+    assert blocks.do("return i.renderer.state.path.reduce((a, b) => a + b, 0)") == blocks.do("return i.way.count")
+
+
+def test_the_node_panel_tells_what_is_known(blocks):
+    node = blocks.do("return i.graph.list.find((n) => n.name === 'AddmmBackward0').key")
+    blocks.do(f"i.reveal('{node}')")
+    text = blocks.panel
+    for words in ("layers.11.mlp.down", "8 × 64 × 192", "model.py:10", "x = step_10(x)", "Saved tensors", "393 kB"):
+        assert words in text
+    for words in (
+        "Lifted metadata",
+        "gradient 0, dimension 2",
+        "Baked metadata",
+        "torch.float32",
+        "ops.AddmmBackward0",
+    ):
+        assert words in text
+    blocks.page.locator(".cabw-fx svg rect").first.wait_for()
+    blocks.page.locator(".cabw-links button").first.click()
+    blocks.settle()
+    assert blocks.selection != node
+
+
+def test_a_row_of_parity_leads_to_its_node_and_back(blocks):
+    blocks.tab("Parity")
+    assert "20 of" in blocks.panel
+    assert "Tolerance for float32" in blocks.panel
+    blocks.page.locator(".cabw-row.cabw-parity:not(.cabw-cols)").nth(2).click()
+    blocks.settle()
+    name = blocks.do("return i.graph.item(i.selection).parameter")
+    current = blocks.page.locator(".cabw-parity[aria-current=true]")
+    assert name in current.get_attribute("title")
+    assert "mismatch" in current.get_attribute("title")
+    blocks.page.locator(".cabw-seg button", has_text="All").click()
+    blocks.page.locator(".cabw-cols button", has_text="Gradient").click()
+    assert blocks.page.locator(".cabw-row.cabw-parity:not(.cabw-cols)").first.inner_text().startswith("layers.0")
+
+
+def test_long_lists_exist_only_where_they_are_seen(blocks):
+    blocks.tab("Code")
+    blocks.page.locator(".cabw-code button").first.wait_for()
+    assert blocks.page.locator(".cabw-code button").count() < 80
+    blocks.page.locator(".cabw-code").evaluate("list => { list.parentElement.scrollTop = list.scrollHeight / 2 }")
+    blocks.page.wait_for_timeout(200)
+    lines = blocks.page.locator(".cabw-code button")
+    assert lines.count() < 80
+    assert int(lines.first.locator("i").inner_text()) > 500
+    lines.nth(30).click()
+    blocks.settle()
+    assert blocks.selection.startswith("n")
+    assert blocks.page.locator(".cabw-code .on").count() > 0
+
+
+def test_metadata_by_phase(blocks):
+    blocks.tab("Metadata")
+    text = blocks.panel
+    assert "1 node touched before the graph ran" in text
+    assert "user: train.py:3" in text
+    assert "there was no pass to watch" in text
+    assert "Most reads" in text
+    blocks.page.locator(".cabw-read .cabw-link").click()
+    blocks.settle()
+    assert "Show all" in blocks.panel
+
+
+def test_memory_by_module(blocks):
+    blocks.tab("Memory")
+    assert "held until this backward has run" in blocks.panel
+    blocks.page.get_by_label("Open layers").click()
+    assert blocks.page.locator(".cabw-memory").count() > 12
+    blocks.page.locator(".cabw-memory .cabw-link", has_text="layers").first.click()
+    blocks.settle()
+    assert blocks.selection == "g:layers"
+
+
+def test_misses_tell_why_and_lead_to_the_other_capture(blocks):
+    blocks.tab("Misses")
+    text = blocks.panel
+    assert "2 captures in 10 backward calls" in text
+    assert "AccumulateGrad #9 has another key" in text
+    assert "calls 2 to 8" in text
+    assert "NotImplementedError: no <fake> for this" in text
+    nodes = blocks.get("graph.list.length")
+    blocks.page.locator(".cabw-link", has_text="Show capture 1").click()
+    blocks.page.wait_for_function("document.querySelector('#app').inspector.graph.data.capture === 1")
+    assert blocks.get("graph.list.length") < nodes
+    assert blocks.page.locator(".cabw-captures").input_value() == "1"
+    blocks.page.locator(".cabw-captures").select_option("0")
+    blocks.page.wait_for_function("document.querySelector('#app').inspector.graph.data.capture === 0")
+
+
+def test_levels_and_fit(blocks):
+    blocks.page.locator(".cabw-seg button", has_text="Autograd").click()
+    blocks.settle()
+    assert blocks.do("return i.scene.leaves.length === i.graph.list.length")
+    blocks.page.get_by_label("Fit (f)").click()  # once more: opening a level has fitted it to the width
+    blocks.settle()
+    assert blocks.do("return i.scene.columns") > 1
+    blocks.page.locator(".cabw-seg button", has_text="Module").click()
+    blocks.settle()
+    assert blocks.expanded == set()
+
+
+def test_wheel_and_drag(blocks):
+    blocks.do("i.setLevel('autograd')")
+    x, y = blocks.do("const r = i.tree.getBoundingClientRect(); return [r.left + 200, r.top + 200];")
+    blocks.page.mouse.move(x, y)
+    before = blocks.get("renderer.view")
+    blocks.page.mouse.wheel(0, 300)
+    blocks.settle()
+    panned = blocks.get("renderer.view")
+    assert panned["y"] > before["y"]
+    assert panned["k"] == before["k"]
+    blocks.page.keyboard.down("Control")
+    blocks.page.mouse.wheel(0, -100)
+    blocks.page.keyboard.up("Control")
+    blocks.settle()
+    assert blocks.get("renderer.view.k") > panned["k"]
+    blocks.page.mouse.down()
+    blocks.page.mouse.move(x + 50, y + 20)
+    blocks.page.mouse.up()
+    assert blocks.selection == ""
+
+
+def test_what_python_sets_is_followed(blocks):
+    """The traits as a kernel would set them."""
+    node = blocks.do("return i.graph.list.find((n) => n.name.startsWith('Gelu')).key")
+    traits = {"selection": node, "color_by": "bytes", "query": "gelu"}
+    told = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
+    blocks.page.evaluate(told, traits)
+    blocks.settle()
+    assert blocks.selection == node
+    assert {"layers", "layers.11", "layers.11.mlp"} <= blocks.expanded
+    assert blocks.get("colour") == "bytes"
+    assert blocks.page.locator(".cabw-search input").input_value() == "gelu"
+    blocks.page.evaluate("() => { cabw.model.set('expanded', ['layers']); cabw.model.save_changes(); }")
+    blocks.settle()
+    assert blocks.expanded == {"layers"}
+    assert blocks.do("return i.renderer.state.selection") == "g:layers.11"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 700], ids=["wide", "narrow"])
+def test_texts_are_readable_in_every_panel(browser, saved, dark, width):
+    with inspected(browser, saved("blocks"), dark=dark, width=width, state="#color_by=parity") as found:
+        assert found.get("el.dataset.theme") == ("dark" if dark else "light")
+        found.do("i.reveal(i.graph.wrong[0].ref.key)")
+        contrast = (ROOT / "tests" / "contrast.js").read_text().replace('".cabw ', '".cabw-inspector ')
+        for tab in TABS:
+            found.tab(tab)
+            seen = found.page.evaluate(contrast)
+            assert len(seen) > 20
+            weak = [(round(ratio, 2), what) for ratio, what in seen if ratio < 4.5]
+            assert weak == [], tab
+        assert found.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+# ------------------------------------------------------------------------------------------------------- what is odd
+
+
+def visit(found):
+    for tab in TABS:
+        found.tab(tab)
+        assert found.panel.strip(), tab
+    found.do("i.setLevel('autograd'); for (const n of i.graph.list.slice(0, 12)) i.reveal(n.key);")
+    found.tab("Node")
+
+
+def test_hostile_names_are_text(browser, saved):
+    record = records.hostile((*records.HOSTILE, EVIL, "</script><script>window.pwned=1</script>"))
+    nodes = [replace(n, module=EVIL, module_class=EVIL) if n.number % 2 else n for n in record.autograd_nodes]
+    touches = (Touch("initial_trace", EVIL, 1, None, "user", EVIL), Touch("execution", EVIL, 2, None, "kernel", EVIL))
+    record = replace(record, autograd_nodes=tuple(nodes), touches=touches, watched=("initial_trace",))
+    events = [Event(BackwardCall(0, EVIL, EVIL), "captured", EVIL, 0)]
+    path = saved("hostile", [record], events, {0: compared(record)})
+    with inspected(browser, path) as found:
+        visit(found)
+        found.page.locator(".cabw-search input").fill("<img")
+        found.settle()
+        assert found.page.evaluate("window.pwned") is None
+        assert found.page.locator("img").count() == 0
+        assert found.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+CASES = {
+    "no captures": ([], [Event(call(0), "failed", "no <fake> for this")], "None of 1 backward call was captured"),
+    "no calls": ([], [], "No backward call was made in the block"),
+    "no nodes": ([CaptureRecord(records.CALL, "2.13.0", "eager", ())], [], "Nothing was captured"),
+    "one node": ([replace(records.mlp(), autograd_nodes=records.mlp().autograd_nodes[-1:])], [], "Parity has not"),
+    "failed": ([records.failed()], [], "Stopped at ReluBackward0 #5"),
+    "hooks": ([records.hooked()], [], "Parity has not been computed"),
+    "kinds": ([records.kinds()], [], "Parity has not been computed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_what_is_missing_is_said(browser, saved, name):
+    shown, events, words = CASES[name]
+    with inspected(browser, saved(name.replace(" ", "-"), shown, events)) as found:
+        assert words in found.panel
+        visit(found)
+        found.tab("Parity")
+        assert "cap.parity()" in found.panel
+        found.tab("Misses")
+        assert ("known here" in found.panel) == (not events)
+
+
+def test_the_page_may_ask_for_nothing(browser, saved):
+    """The policy is on here, as it is for everybody else."""
+    page = browser.new_page()
+    page.goto(saved("blocks").resolve().as_uri())
+    page.locator(".cabw-status span", has_text="nodes").wait_for()
+    blocked = page.evaluate("() => fetch('https://example.com').then(() => 'went', () => 'blocked')")
+    page.close()
+    assert blocked == "blocked"
+
+
+@pytest.mark.slow
+def test_fifty_thousand_nodes(browser, saved):
+    record = transformer(806)
+    path = saved("large", [record], [], {0: compared(record)})
+    with inspected(browser, path, state="#level=autograd") as found:
+        assert found.page.evaluate("cabwTimes.where") == "worker"
+        assert found.page.locator("[role=treeitem]").count() < 200
+        found.page.locator(".cabw-search input").fill("softmax")
+        found.page.wait_for_timeout(300)
+        assert found.page.locator(".cabw-search output").inner_text().startswith("807 of ")
+        found.do("i.toggle('layers.5');")
+        assert "layers.5" not in found.expanded
+        assert found.page.evaluate("() => cabw.model.get('expanded')") == ["*", "!layers.5"]
+        found.tab("Parity")
+        assert found.page.locator(".cabw-parity").count() < 100

@@ -1,0 +1,204 @@
+"""The widget from Python's side: traits, what is selected, and what the panels ask for."""
+
+import gc
+import html
+import re
+import weakref
+
+import pytest
+import torch
+import traitlets
+from torch import nn
+
+import cabw_viz
+from cabw_viz.errors import CabwError
+from tests.inspector.packed import unpack
+
+
+@pytest.fixture
+def session():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    with cabw_viz.capture(model) as session:
+        for rows in (32, 32):
+            model(torch.randn(rows, 8)).square().mean().backward()
+    assert len(session) == 2  # .grad was None, then it was there
+    return session
+
+
+def ask(inspector, **content):
+    """What the browser sends."""
+    inspector._handle_custom_msg(content, [])
+
+
+def test_it_begins_with_the_first_capture(session):
+    inspector = session.inspect()
+    assert unpack(inspector.data).facts["capture"] == 0
+    assert len(unpack(inspector.data).columns["id"]) == len(session[0].record.autograd_nodes)
+    assert unpack(inspector.session).facts["captures"][1]["title"].startswith("backward at test_widget.py")
+    assert inspector.parity == inspector.code == b""
+    assert repr(inspector) == "Inspector(capture=0, level='module', selection='')"
+
+
+def test_another_capture_is_shown(session):
+    inspector = session.inspect(selection="n2", expanded=["0"])
+    inspector.capture = 1
+    assert unpack(inspector.data).facts["capture"] == unpack(inspector.touches).facts["capture"] == 1
+    assert inspector.selection == ""
+    assert inspector.expanded == []
+    with pytest.raises(traitlets.TraitError, match="there is no capture 2; this session has 2"):
+        inspector.capture = 2
+
+
+def test_a_capture_shows_itself_alone(session):
+    inspector = session[1].inspect(color_by="touches")
+    assert inspector.color_by == "touches"
+    assert inspector.record == session[1].record
+
+
+@pytest.mark.parametrize(("trait", "value"), [("level", "nodes"), ("color_by", "taste"), ("capture", "x")])
+def test_what_a_trait_cannot_be_is_refused(session, trait, value):
+    with pytest.raises(traitlets.TraitError):
+        session.inspect(**{trait: value})
+
+
+def test_what_is_selected(session):
+    record = session[0].record
+    inspector = session[0].inspect()
+    assert inspector.selected is None
+    inspector.selection = "n3"
+    assert inspector.selected == record.by_number[3]
+    inspector.selection = "n999"
+    assert inspector.selected is None
+    inspector.selection = "g:0"
+    group = inspector.selected
+    assert {"AddmmBackward0", "AccumulateGrad"} <= {node.name for node in group}
+    assert {node.module for node in group} == {"0"}
+    inspector.selection = "g:0@2"  # a part of a module that was cut
+    assert inspector.selected == group
+    inspector.selection = "nonsense"
+    assert inspector.selected is None
+
+
+def test_it_can_be_observed(session):
+    inspector, seen = session.inspect(), []
+    inspector.observe(lambda change: seen.append(change["new"]), "selection")
+    inspector.selection = "n3"
+    assert seen == ["n3"]
+
+
+def test_code_is_sent_when_it_is_asked_for_and_once(session):
+    inspector, sent = session.inspect(), []
+    inspector.observe(lambda change: sent.append(change["new"]), "code")
+    ask(inspector, type="code")
+    ask(inspector, type="code")
+    assert len(sent) == 1
+    assert b"ops.AddmmBackward0" in sent[0]
+
+
+def test_parity_is_computed_when_it_is_asked_for(session):
+    inspector, states = session.inspect(), []
+    inspector.observe(lambda change: states.append(change["new"]), "task")
+    ask(inspector, type="run", what="parity", options={"hooks": "drop"})
+    assert [state["state"] for state in states] == ["running", "done"]
+    assert states[1]["seconds"] > 0
+    part = unpack(inspector.parity)
+    assert part.facts["ok"] is True
+    assert len(part.columns["row_name"]) == 4
+    inspector.capture = 1
+    assert inspector.parity == b""
+    inspector.capture = 0
+    assert unpack(inspector.parity).facts["ok"] is True
+    assert unpack(session.inspect().parity).facts["ok"] is True
+
+
+def test_an_audit_is_made_when_it_is_asked_for(session):
+    inspector = session.inspect()
+    assert "execution" not in unpack(inspector.touches).facts["watched"]
+    ask(inspector, type="run", what="audit")
+    assert inspector.task["state"] == "done"
+    assert "execution" in unpack(inspector.touches).facts["watched"]
+    assert any(touch.phase == "execution" for touch in inspector.record.touches)
+
+
+def test_an_error_stands_in_the_panel(session):
+    inspector = session.inspect()
+    session.close()
+    ask(inspector, type="run", what="parity", options={})
+    assert inspector.task["state"] == "failed"
+    assert "closed" in inspector.task["error"]
+    assert "Traceback" not in inspector.task["error"]
+
+
+def test_an_interrupt_is_no_error(session):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    inspector = session.inspect()
+    inspector._compare = interrupted
+    ask(inspector, type="run", what="parity")
+    assert inspector.task == {"what": "parity", "state": "interrupted"}
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"type": "run"}, {"type": "run", "what": "_live"}, {"type": "other", "what": 3}]
+)
+def test_other_messages_do_nothing(session, content):
+    inspector = session.inspect()
+    ask(inspector, **content)
+    assert inspector.task == {}
+
+
+def test_options_that_are_no_choice_are_dropped(session):
+    inspector = session.inspect()
+    ask(inspector, type="run", what="parity", options={"hooks": "explode", "rtol": 1e9})
+    assert inspector.task["state"] == "done"
+    assert inspector.choices["parity"]["hooks"] == ["run", "drop", "refuse"]
+
+
+def test_it_does_not_keep_its_session_alive():
+    """ipywidgets keeps every widget in a table of its own."""
+    model = nn.Linear(4, 4)
+    with cabw_viz.capture(model) as session:
+        model(torch.ones(2, 4)).sum().backward()
+    inspector, gone = session.inspect(), weakref.ref(session[0])
+    del session
+    gc.collect()
+    assert gone() is None
+    assert inspector.record.autograd_nodes
+    ask(inspector, type="run", what="parity")
+    assert "the session of this capture is gone" in inspector.task["error"]
+
+
+def test_a_session_without_captures_says_so():
+    with cabw_viz.capture() as session:
+        pass
+    inspector = session.inspect()
+    assert unpack(inspector.data).columns["id"] == []
+    assert unpack(inspector.session).facts["captures"] == []
+    assert inspector.selected is None
+    ask(inspector, type="run", what="parity")
+    assert inspector.task["state"] == "failed"
+    ask(inspector, type="code")
+    assert unpack(inspector.code).facts["lines"] == 0
+
+
+def test_outside_of_a_kernel_a_cell_gets_the_static_view(session):
+    assert session._repr_mimebundle_() == {}
+    assert "<svg" in session._repr_html_() or "cabw" in session._repr_html_()
+
+
+def test_a_page_is_written(session, tmp_path):
+    session[0].parity()
+    path = session.to_html(tmp_path / "run.html")
+    text = path.read_text("utf-8")
+    assert path == tmp_path / "run.html"
+    assert set(re.findall(r'<script id="(cabw-[\w-]+)"', text)) >= {"cabw-session", "cabw-0-data", "cabw-1-code"}
+    assert not re.search(r'(src|href)="(?!data:,)', text.split("<script")[0])
+    assert session.to_html(path).read_text("utf-8") == text
+    assert html.escape("cabw_viz: capture") in session[1].to_html(tmp_path / "one.html").read_text("utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_a_clear_error(session, tmp_path):
+    with pytest.raises(CabwError, match="cannot be written to"):
+        session.to_html(tmp_path / "nowhere" / "run.html")

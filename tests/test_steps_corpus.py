@@ -1,0 +1,131 @@
+"""Every workload as a whole step: compiled autograd against eager, and the compiled step against the uncompiled."""
+
+from __future__ import annotations
+
+import pytest
+
+import cabw_viz
+from tests import corpus
+from tests.corpus import load
+from tests.test_corpus import on_the_version_read
+
+OWN_COMPILED_PART_DIFFERS = {"aot_hook_added_late": {"x": "mismatch"}}
+"""Differs from the uncompiled step already in the eager engine: the compiled forward knows nothing of a later hook."""
+
+LOST = {
+    "cs_two_threads_inside_together": {"w": "mismatch"},
+    "hook_queue_callback": {f"(result) results.callback[0][{i}][{j}]": "missing" for i in (0, 1) for j in (0, 1)},
+    "kind_fsdp2_one_rank": {f"{layer}.{name}": "missing" for layer in (0, 2) for name in ("weight", "bias")},
+}
+"""Those that silently differ under compiled autograd, and all of what differs."""
+
+EVERY = (0, 1, 2)
+WRONG = {
+    ("gs_recompute_reads_mutated", "aot_eager"): {"x": ("mismatch", EVERY)},
+    ("gs_recompute_reads_mutated", "inductor"): {"x": ("mismatch", EVERY)},
+    ("gs_detached_sibling_output", "inductor"): {"x": ("missing", EVERY)},
+    **{
+        ("gs_complex_pinv", backend): {"a": ("mismatch", (0,)), "(loss)": ("mismatch", (0,))}
+        for backend in ("aot_eager", "aot_eager_decomp_partition", "inductor")
+    },
+    **{
+        ("gs_eval_dropout_alias_inplace", backend): {"x": ("mismatch", EVERY), "(loss)": ("mismatch", EVERY)}
+        for backend in ("aot_eager", "aot_eager_decomp_partition", "inductor")
+    },
+}
+"""Silently wrong under torch.compile: what, how, and in which calls. All else agrees."""
+
+RAISES = {
+    ("gs_recompute_reads_mutated", "aot_eager_decomp_partition"): "modified by an inplace operation",
+    ("gs_scan_closed_over_weight", "inductor"): "InductorError",
+    **{
+        ("cs_unbind_backward_each", backend): "backward through the graph a second time"
+        for backend in ("aot_eager", "aot_eager_decomp_partition", "inductor")
+    },
+}
+
+COMPILED = [name for name in corpus.NAMES if load(name).compiled is not None]
+
+
+def built(name, backend=None):
+    """A function that loads and builds a workload anew, and makes its backward part of its step."""
+
+    def build():
+        workload = load(name)
+        params, step = workload.build()
+        forward = step if backend is None else workload.compiled(step, backend=backend)
+
+        def whole():
+            loss = forward()
+            return {"loss": loss.detach(), "results": workload.backward(loss, params)}
+
+        return whole, params
+
+    return build
+
+
+def differences(matrix, run):
+    """What differs in a run, and in which calls."""
+    rows = matrix.details.query("run == @run and verdict not in ('bitwise', 'within_tolerance', 'within_noise')")
+    found = {}
+    for row in rows.itertuples():
+        name = row.parameter if row.kind == "gradient" else f"({row.kind}) {row.parameter}".rstrip()
+        verdict, calls = found.get(name, (row.verdict, ()))
+        assert verdict == row.verdict
+        found[name] = verdict, (*calls, row.call)
+    return found
+
+
+@on_the_version_read
+@pytest.mark.parametrize("name", corpus.NAMES)
+def test_compiled_autograd_against_eager(name):
+    workload = load(name)
+    with corpus.isolated():
+        backends = ["eager", "compiled_autograd"]
+        matrix = cabw_viz.compare(built(name), backends=backends, repeats=workload.steps)
+    if workload.expect == "parity":
+        assert matrix.report("compiled_autograd").ok, matrix
+        assert set(matrix.frame["compiled_autograd"]) == {"bitwise"}
+    elif workload.expect.startswith("raises: "):
+        assert workload.expect.removeprefix("raises: ") in matrix.raised["compiled_autograd"]
+        assert "compiled_autograd raises" in repr(matrix)
+    else:
+        found = differences(matrix, "compiled_autograd")
+        assert {what: verdict for what, (verdict, _) in found.items()} == LOST[name]
+        assert not matrix.ok
+    if "eager" not in matrix.raised:
+        assert matrix.report("eager").ok
+    if "as_is" in matrix.runs and "as_is" not in matrix.raised:
+        found = {what: verdict for what, (verdict, _) in differences(matrix, "as_is").items()}
+        assert found == OWN_COMPILED_PART_DIFFERS.get(name, {})
+
+
+def check_compiled(name, backend):
+    with corpus.isolated():
+        matrix = cabw_viz.compare(built(name), backends=[], against={"mine": built(name, backend)})
+    raises = RAISES.get((name, backend))
+    if raises is not None:
+        assert raises in matrix.raised["mine"]
+    else:
+        assert differences(matrix, "mine") == WRONG.get((name, backend), {}), matrix
+        assert matrix.raised == {}
+    assert matrix.ok is (raises is None and (name, backend) not in WRONG)
+
+
+@on_the_version_read
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_compiled_step_against_eager(name):
+    check_compiled(name, "aot_eager")
+
+
+@on_the_version_read
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", "inductor"])
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_compiled_step_against_eager_with_other_backends(name, backend):
+    check_compiled(name, backend)
+
+
+@on_the_version_read
+def test_a_gradient_that_inductor_loses_is_missing():
+    check_compiled("gs_detached_sibling_output", "inductor")

@@ -1,0 +1,167 @@
+"""`cabw_viz.compare` leaves everything as it was, and leaves alone what is under way."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cabw_viz
+from cabw_viz.errors import CabwError
+from tests.steps import CHEAP, conv_net, step_of
+
+
+@pytest.fixture
+def net():
+    return conv_net()
+
+
+@pytest.fixture
+def step(net):
+    return step_of(net)
+
+
+class Everything:
+    """All that a comparison must leave as it was."""
+
+    def __init__(self, net):
+        self.net = net
+        self.places = {name: id(tensor) for name, tensor in net.state_dict(keep_vars=True).items()}
+        self.values = copy.deepcopy(net.state_dict())
+        self.versions = {name: tensor._version for name, tensor in net.named_parameters()}
+        self.grads = {
+            name: (id(p.grad), None if p.grad is None else p.grad.clone()) for name, p in net.named_parameters()
+        }
+        self.wants = {name: p.requires_grad for name, p in net.named_parameters()}
+        self.training = {name: module.training for name, module in net.named_modules()}
+        self.random = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+
+    def check(self):
+        now = Everything(self.net)
+        assert now.places == self.places
+        assert now.versions == self.versions
+        assert (now.wants, now.training) == (self.wants, self.training)
+        for name, value in self.values.items():
+            assert torch.equal(now.values[name], value), name
+        for name, (place, value) in self.grads.items():
+            assert now.grads[name][0] == place, name
+            assert value is None or torch.equal(now.grads[name][1], value), name
+        assert now.random[:2] == self.random[:2]
+        assert torch.equal(now.random[2], self.random[2])
+
+
+@pytest.fixture
+def everything(net, step):
+    net[5].bias.requires_grad_(False)
+    net[2].eval()
+    step().backward()
+    net[5].weight.grad = None
+    return Everything(net)
+
+
+def meddling(net, step):
+    """A step that changes whatever it can reach."""
+
+    def whole():
+        random.random()
+        np.random.rand()
+        net[0].bias.requires_grad_(False)
+        net[5].bias.requires_grad_(True)
+        net.eval()
+        net[1].train()
+        net[1].running_var = net[1].running_var + 1
+        loss = step() + torch.rand(())
+        loss.backward()
+        with torch.no_grad():
+            net[1].running_mean.fill_(7)
+        return loss
+
+    return whole
+
+
+def test_everything_is_put_back(net, step, everything):
+    assert cabw_viz.compare(meddling(net, step), net, backends=CHEAP).ok
+    everything.check()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("at", [0, 1, 3, 7, 8])
+def test_everything_is_put_back_whatever_is_raised(net, step, everything, error, at):
+    calls = [0]
+    inner = meddling(net, step)
+
+    def whole():
+        loss = inner()
+        calls[0] += 1
+        if calls[0] == at + 1:
+            raise error("stop")
+        return loss
+
+    if error is ValueError:
+        assert not cabw_viz.compare(whole, net, backends=CHEAP).ok
+    else:
+        with pytest.raises(error):
+            cabw_viz.compare(whole, net, backends=CHEAP)
+    everything.check()
+
+
+def test_a_parameter_that_the_step_updates_is_put_back(net, step):
+    before = Everything(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def whole():
+        loss = step()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    assert cabw_viz.compare(whole, net, backends=CHEAP).ok
+    for name, value in before.values.items():
+        assert torch.equal(net.state_dict()[name], value)
+
+
+def test_a_graph_made_before_can_be_run_after(net, step):
+    loss = step()
+    cabw_viz.compare(step, net, backends=CHEAP, repeats=1)
+    net[1].eval()
+    frozen = cabw_viz.compare(lambda: net[5](torch.ones(1, 64)).sum(), net[5], backends=CHEAP, repeats=1)
+    assert frozen.ok
+    before = net[5].weight._version
+    cabw_viz.compare(lambda: net[5](torch.ones(1, 64)).sum(), net[5], backends=CHEAP, repeats=1)
+    assert net[5].weight._version == before
+    del loss
+
+
+def test_a_tied_parameter_is_compared_once():
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    net[1].weight = net[0].weight
+    matrix = cabw_viz.compare(lambda: net(torch.ones(2, 3)).sum(), net, backends=CHEAP, repeats=1)
+    assert [name for name in matrix.frame.index if "weight" in name] == ["0.weight"]
+
+
+def test_compiled_autograd_that_is_on_and_a_running_backward_are_left_alone(net, step):
+    from torch._dynamo import compiled_autograd
+
+    with compiled_autograd._enable(lambda graph: graph), pytest.raises(CabwError, match="compiled autograd is on"):
+        cabw_viz.compare(step, net)
+    seen = []
+
+    def hook(grad):
+        with pytest.raises(CabwError, match="while a backward is running"):
+            cabw_viz.compare(step, net)
+        seen.append(grad)
+
+    net[5].weight.register_hook(hook)
+    step().backward()
+    assert seen
+
+
+def test_inside_a_capture_block_it_works_and_leaves_the_block_working(net, step):
+    with cabw_viz.capture(net) as session:
+        assert cabw_viz.compare(step, net, backends=CHEAP, repeats=1).ok
+        step().backward()
+    assert session[-1].parity().ok
