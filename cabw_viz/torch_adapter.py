@@ -381,14 +381,17 @@ def unchanged_aot_graph(ctx: Any) -> Iterator[None]:
 
 
 def op_name(target: Any) -> str | None:
-    """Name of an opaque backward call (`AddmmBackward0`, `validate_outputs`), or None for other targets."""
+    """Name of an opaque backward call (`AddmmBackward0`, `validate_outputs`), or None for other targets.
+
+    A C++ Function's has no number: PyTorch counts up each time it binds one, over the life of the process.
+    """
     if isinstance(target, compiled_autograd.Op):
-        return target.__name__
-    wrapped = getattr(target, "__name__", "") == "run_non_traceable_cpp_in_eager"
-    if not wrapped:
+        name = target.__name__
+    elif getattr(target, "__name__", "") == "run_non_traceable_cpp_in_eager":
+        name = next((name for name, value in vars(compiled_autograd.ops).items() if value is target), "CppNode")
+    else:
         return None
-    found = (name for name, value in vars(compiled_autograd.ops).items() if value is target)
-    return next(found, "CppNode")
+    return name.rstrip("0123456789") if name.startswith("CppNode") else name
 
 
 def takes_plain_tensors(target: Any) -> bool:
@@ -487,7 +490,6 @@ QUERIES: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.dim.default: ("dim", torch.Tensor.dim),
     aten.is_contiguous.default: ("contiguity", torch.Tensor.is_contiguous),
     aten.is_contiguous.memory_format: ("contiguity", aten.is_contiguous.memory_format),
-    aten.sym_is_contiguous.default: ("contiguity", aten.sym_is_contiguous.default),
     aten.is_strides_like_format.default: ("contiguity", aten.is_strides_like_format.default),
     aten.is_non_overlapping_and_dense.default: ("contiguity", aten.is_non_overlapping_and_dense.default),
     prim.device.default: ("device", lambda tensor: tensor.device),
@@ -495,6 +497,9 @@ QUERIES: dict[Any, tuple[str, Callable[..., Any]]] = {
 }
 """How C++ asks Python for the metadata of a wrapper: the attribute, and what answers for a tensor.
 (`ConcretePyInterpreterVTable` in torch/csrc/PyInterpreter.cpp)"""
+
+if hasattr(aten, "sym_is_contiguous"):  # since torch 2.9
+    QUERIES[aten.sym_is_contiguous.default] = ("contiguity", aten.sym_is_contiguous.default)
 
 CONCRETE_QUERIES = {
     aten.size.default: "sizes",
@@ -827,16 +832,19 @@ without_any_torch_function = torch._C.DisableTorchFunction
 PACKED = object()
 """Stands for a saved tensor that a hook of the user's has packed: only that hook can tell what it is."""
 
+TELLS_PACKED = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+"""Whether this torch tells whether a saved tensor is packed; 2.8 does not, and to read one there may call a hook."""
+
 _RAW, _SAVED = "_raw_saved_", "_saved_"
 
 
 def saved_values(node: Any) -> Iterator[tuple[str, Any, Any]]:
     """(field, tensor or PACKED or None, the autograd node that made it) of all that an autograd node has saved.
 
-    Nothing of a node that was freed. No hook is called. A tensor that was changed in place since, which the engine
-    would refuse, is given as it is, without its maker.
+    Nothing of a node that was freed, and nothing in torch 2.8. No hook is called. A tensor that was changed in place
+    since, which the engine would refuse, is given as it is, without its maker.
     """
-    for attribute in dir(node):
+    for attribute in dir(node) if TELLS_PACKED else ():
         if attribute.startswith(_RAW):
             try:
                 raw = getattr(node, attribute)
@@ -883,7 +891,7 @@ def stashed_values(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def storages_of(tensor: Any) -> tuple[tuple[int, int], ...]:
-    """(identity, bytes) of each storage behind a tensor; several for a sparse tensor or a wrapper subclass."""
+    """(identity, bytes) of each storage behind a tensor; several for a sparse one or a wrapper subclass, or none."""
     if is_traceable_wrapper_subclass(tensor):
         inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
     elif tensor.layout is torch.sparse_coo:
@@ -891,7 +899,10 @@ def storages_of(tensor: Any) -> tuple[tuple[int, int], ...]:
     elif tensor.layout is not torch.strided:
         return ()
     else:
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except RuntimeError:  # functorch's wrappers have none
+            return ()
         return ((storage._cdata, storage.nbytes()),)
     return tuple(found for part in inner if isinstance(part, torch.Tensor) for found in storages_of(part))
 

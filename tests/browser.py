@@ -75,6 +75,7 @@ def jupyterlab(folder: Path, private: Path, *, theme: str = "JupyterLab Light") 
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1"]
     command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}"]
     command += [f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
+    command += ["--JupyterNotebookApp.expose_app_in_browser=True"]  # Notebook 7, where it is installed, is served too
     with (private / "log").open("w") as log:
         server = subprocess.Popen(command, env=environment(private), stdout=log, stderr=log)
         try:

@@ -21,6 +21,7 @@ from tests import corpus
 from tests.corpus import observe
 from tests.test_corpus import on_the_version_read
 from tests.test_workloads import NO_SECOND_RUN, NOT_TRACED, RUN_RAISES
+from tests.versions import read_on
 
 CANNOT_BE_WATCHED = {
     "fn_cpp_collective": "inputs[1] (4, 3), saved by MulBackward0 (#2): a tensor of class AsyncCollectiveTensor",
@@ -64,6 +65,7 @@ def test_sum():
     assert reads(backward_of(leaf(4, 3)), "ops.SumBackward0") == {"aten.expand.default": 1, "device": 1}
 
 
+@read_on("2.13")
 def test_view_of_a_contiguous_gradient():
     """`grad.reshape_symint(...)`, in aten/src/ATen/native/TensorShape.cpp: `is_contiguous_or_false`, then `view`."""
     a, w = leaf(4, 6), torch.randn(24)  # the product's gradient is contiguous, the sum's would be expanded
@@ -71,6 +73,7 @@ def test_view_of_a_contiguous_gradient():
     assert found == {"contiguity": 1, "aten.view.default": 1, "device": 1}
 
 
+@read_on("2.13")
 def test_view_of_a_gradient_that_is_not_contiguous():
     """There, beyond: sym_numel, sym_sizes and sym_strides for `computeStride`; the copy where no view will do."""
     a, w = leaf(4, 6), torch.randn(4, 6)

@@ -13,7 +13,16 @@ pytest.importorskip("transformers", reason="needs transformers; try: pip install
 
 from cabw_viz.surfaces import demo
 
-ALWAYS = {"autograd.dot", "fx.dot", "inspector.html", "nodes.csv", "outline.txt", "parity.csv", "parity.html", "session.html"}
+ALWAYS = {
+    "autograd.dot",
+    "fx.dot",
+    "inspector.html",
+    "nodes.csv",
+    "outline.txt",
+    "parity.csv",
+    "parity.html",
+    "session.html",
+}
 WITH_DOT = {"autograd.svg", "autograd.png", "fx.svg"}
 
 

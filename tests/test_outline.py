@@ -2,7 +2,7 @@ import re
 import time
 from dataclasses import replace
 
-from cabw_viz.record.model import BackwardCall, Event, Failure, Leaf
+from cabw_viz.record.model import BackwardCall, Event, Failure, Leaf, SourceLine
 from cabw_viz.views.outline import outline, outline_session
 from tests import records
 
@@ -37,8 +37,65 @@ FAILED = """\
 #10 ► AccumulateGrad 0.bias    (not reached)"""
 
 
+PLACED = """\
+backward at train.py:12, run in eager, torch 2.13.0
+9 autograd nodes, 72 graph nodes (50 of them plumbing), 7 lifted inputs, 6 lifted sizes, 5 hooks, 1 gradient sum
+◆ graph root  ■ built-in node  ► accumulates into .grad
+
+#0 ◆ GraphRoot                                                                             → #1
+#1 ■ SumBackward0                                                             train.py:12  → #2
+#2 ■ AddBackward0                             (Net)                           net.py:30    → #3, #5
+#3 ■ MulBackward0                             act, call 2                     net.py:31    → #5, #4
+#4 ■ SigmoidBackward0                         …11.attention.self.query.dense               → #5
+#5 ■ AddmmBackward0                           lin                             net.py:29    → #8, #6  ⊕ sums 3 gradients
+     ↪ tensor_pre_hook double at train.py:21
+     ↪ pre_hook clip at train.py:22
+     ↪ post_hook log_outputs at train.py:31
+#6 ■ TBackward0                               lin                             net.py:29    → #7
+#7 ► AccumulateGrad lin.weight = tied.weight
+     ↪ post_acc_grad_hook step at train.py:40
+#8 ► AccumulateGrad lin.bias
+     ↪ tensor_pre_hook <C++>"""
+
+
+def placed():
+    """`records.hooked()` with what provenance knows of some of its nodes."""
+    record = records.hooked()
+    origins = {
+        1: {"line": SourceLine("/home/ada/train.py", 12)},
+        2: {"module_class": "Net", "line": SourceLine("/home/ada/net.py", 30)},
+        3: {"module": "act", "module_class": "GELU", "visit": 1, "line": SourceLine("/home/ada/net.py", 31)},
+        4: {"module": "encoder.layers.11.attention.self.query.dense", "module_class": "Linear"},
+        5: {"module": "lin", "module_class": "Linear", "line": SourceLine("/home/ada/net.py", 29)},
+        6: {"module": "lin", "module_class": "Linear", "line": SourceLine("/home/ada/net.py", 29)},
+        7: {"module": "lin", "module_class": "Linear"},
+    }
+    nodes = tuple(replace(node, **origins.get(node.number, {})) for node in record.autograd_nodes)
+    return replace(record, autograd_nodes=nodes)
+
+
 def test_sums_hooks_and_tied_parameters():
     assert outline(records.hooked()) == HOOKED
+
+
+def test_modules_and_lines_stand_in_columns():
+    assert outline(placed()) == PLACED
+
+
+def test_why_there_are_no_lines_stands_at_the_head():
+    text = outline(replace(records.mlp(), lines_off="something was compiled"))
+    assert text.splitlines()[2] == "no forward lines: something was compiled"
+
+
+def test_hostile_modules_and_lines_stay_in_their_columns():
+    record = records.hostile()
+    nodes = tuple(
+        replace(node, module=name, module_class="M", line=SourceLine(name, 1))
+        for node, name in zip(record.autograd_nodes[1:], records.HOSTILE * 2, strict=True)
+    )
+    text = outline(replace(record, autograd_nodes=(record.autograd_nodes[0], *nodes)))
+    assert all(char == "\n" or char.isprintable() or char in "\u2068\u2069" for char in text)
+    assert max(map(len, text.splitlines())) < 300
 
 
 def test_what_is_inside_a_node_stands_under_it():

@@ -107,6 +107,15 @@ def test_a_compiled_part_of_the_step_is_told_apart(net):
     assert matrix.report("compiled_autograd").comparison.reference == "the run as_is"
 
 
+def test_a_compiled_part_that_rounds_otherwise_is_no_fault(net):
+    net[4].eval()
+    x = torch.randn(5, 2, 6, 6)
+    compiled = torch.compile(net, backend="aot_eager_decomp_partition")
+    matrix = cabw_viz.compare(lambda: compiled(x).square().mean(), net, backends="compiled_autograd", repeats=1)
+    assert matrix.ok, matrix
+    assert matrix.frame["as_is"]["0.bias"] == "within_noise"
+
+
 @pytest.mark.parametrize("kind", ["method", "object", "partial", "module"])
 def test_any_callable_is_a_step(net, kind):
     class Task(nn.Module):
@@ -330,6 +339,20 @@ def test_in_bfloat16_a_backend_agrees_and_a_fault_of_a_tenth_is_found():
     frame = matrix.frame
     assert set(frame[ROUNDED]) <= {"bitwise", "within_tolerance", "within_noise"}
     assert list(frame.index[frame["faulty"] == "mismatch"]) == ["3.weight"]
+
+
+def test_under_autocast_a_step_is_judged_by_the_precision_in_which_it_computes(net):
+    net[4].eval()
+    x = torch.randn(5, 2, 6, 6)
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16):
+            return net(x).square().mean()
+
+    other = faulty(net, step, fault=lambda grad: grad * 1.3)
+    matrix = cabw_viz.compare(step, net, backends=ROUNDED, against={"faulty": other}, repeats=1)
+    assert set(matrix.frame[ROUNDED]) <= {"bitwise", "within_tolerance", "within_noise"}, matrix
+    assert list(matrix.frame.index[matrix.frame["faulty"] == "mismatch"]) == ["5.weight"]
 
 
 def test_own_tolerances(net, step):

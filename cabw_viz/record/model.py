@@ -8,10 +8,14 @@ the comparison.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind, Outcome, Phase, Toucher
+
+_PASTED = re.compile(r"aot\d+_(?:\d+_)?(\w+)")
+"""Number of the compiled region, how often it was pasted before, and the name of the node there."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,12 @@ class GraphNode:
     autograd_node: int | None = None
     """Number of the autograd node during whose call it was made. A gradient sum is made during the call of the
     node that brings the last summand. None for placeholders, lifted values and the output."""
+
+    @property
+    def aot_node(self) -> str:
+        """For what is pasted in from the backward of a compiled region: its name in that graph; empty for the rest."""
+        found = _PASTED.match(self.name)
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True)

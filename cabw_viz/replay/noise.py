@@ -17,8 +17,8 @@ from cabw_viz.replay.observing import Key, Observed
 SUMS = 32
 """In single and double precision kernels sum in other orders, and may be off by as many times more than eager: kernels
 of inductor on the CPU were by up to 15 times, in batch norms after convolutions."""
-HALF_SUMS = 3
-"""In half precision kernels sum in single precision; what is left is that noise is known from few samples."""
+HALF_SUMS = 4
+"""In half precision kernels sum in single precision, and noise is known from few samples: 3.5 times were seen."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,21 @@ class Noise:
     """The largest absolute error of each value; nothing of one that was not measured."""
     largest: float = 0.0
     """The largest element of all gradients of the step."""
+    dtype: torch.dtype | None = None
+    """The coarsest dtype in which the step computes, as far as that is known."""
 
     @classmethod
     def of(cls, references: Iterable[Observed]) -> Noise:
         """None yet, for calls that gave these values."""
-        grads = (
+        grads = [
             plain(seen.value)
             for call in references
             for (kind, _), seen in call.values.items()
             if kind == "gradient" and isinstance(seen, Gradient)
-        )
+        ]
         sizes = (float(grad.abs().max()) for grad in grads if grad.numel())
-        return cls({}, max((size for size in sizes if math.isfinite(size)), default=0.0))
+        largest = max((size for size in sizes if math.isfinite(size)), default=0.0)
+        return cls({}, largest, coarsest(grad.dtype for grad in grads))
 
     def and_of(self, calls: Iterable[StepCall]) -> Noise:
         """With what these calls of eager, rounded otherwise or made once more, differ by."""
@@ -57,7 +60,7 @@ class Noise:
         row = replace(row, noise=noise)
         if row.verdict != "mismatch" or row.max_abs_err is None or not noise:
             return row
-        times = HALF_SUMS if row.dtype in ("torch.bfloat16", "torch.float16") else SUMS
+        times = HALF_SUMS if self._dtype(row) in (torch.bfloat16, torch.float16) else SUMS
         explained = row.max_abs_err <= min(times * noise, self._limit(row))
         return replace(row, verdict="within_noise") if explained else row
 
@@ -74,10 +77,17 @@ class Noise:
         a gradient, and would excuse any fault. It is taken of the largest gradient of all, for one that should be zero
         consists of rounding.
         """
-        dtype = getattr(torch, row.dtype.removeprefix("torch."), None)
-        if not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex):
+        dtype = self._dtype(row)
+        if dtype is None:
             return 0.0
         return math.sqrt(torch.finfo(dtype).eps) * (self.largest if row.kind == "gradient" else _size(row))
+
+    def _dtype(self, row: GradientComparison) -> torch.dtype | None:
+        """In what a value was computed; None for one that is not rounded."""
+        own = getattr(torch, row.dtype.removeprefix("torch."), None)
+        if not isinstance(own, torch.dtype) or coarsest({own}) is None:
+            return None
+        return coarsest({own, self.dtype or own})
 
 
 def _size(row: GradientComparison) -> float:

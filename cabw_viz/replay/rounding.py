@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,9 +20,9 @@ class Rounding(torch_adapter.UnnoticedMode):
     gradient depends on are left alone, for an index may be made of them.
     """
 
-    def __init__(self, signs: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, signs: Callable[[torch.Tensor], torch.Tensor], dtypes: set[torch.dtype]) -> None:
         super().__init__()
-        self._signs = signs
+        self._signs, self._dtypes = signs, dtypes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [leaf for leaf in torch_adapter.tree_leaves((args, kwargs or {})) if isinstance(leaf, torch.Tensor)]
@@ -31,6 +31,7 @@ class Rounding(torch_adapter.UnnoticedMode):
         if _rounds(func) and (backward or any(tensor.requires_grad for tensor in given)):
             for tensor in torch_adapter.tree_leaves(returned):
                 if type(tensor) is torch.Tensor and tensor.dtype in DEFAULTS and not _shares_memory(tensor, given):
+                    self._dtypes.add(tensor.dtype)
                     tensor.mul_(1 + self._signs(tensor) * torch.finfo(tensor.dtype).eps)
         return returned
 
@@ -75,13 +76,16 @@ def random_signs(seed: int = 0) -> Callable[[torch.Tensor], torch.Tensor]:
     return draw
 
 
-def rounding() -> Callable[[], AbstractContextManager[None]]:
+class Roundings:
     """Makes contexts in which eager rounds otherwise, each in another way."""
-    signs = random_signs()
+
+    def __init__(self) -> None:
+        self.dtypes: set[torch.dtype] = set()
+        """The dtypes of all that was changed so far."""
+        self._signs = random_signs()
 
     @contextmanager
-    def context() -> Iterator[None]:
-        with torch.compiler.set_stance("force_eager"), Rounding(signs):
+    def context(self) -> Iterator[None]:
+        """The next of them."""
+        with torch.compiler.set_stance("force_eager"), Rounding(self._signs, self.dtypes):
             yield
-
-    return context

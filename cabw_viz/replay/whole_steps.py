@@ -17,10 +17,10 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.steps import StepCall, StepMatrix, StepRun
 from cabw_viz.replay.judging import Judge
-from cabw_viz.replay.noise import Noise
+from cabw_viz.replay.noise import Noise, coarsest
 from cabw_viz.replay.observing import Observed, observe
 from cabw_viz.replay.random_state import RandomState
-from cabw_viz.replay.rounding import rounding
+from cabw_viz.replay.rounding import Roundings
 from cabw_viz.replay.step_plan import AGAIN, AS_IS, COMPILED_AUTOGRAD, EAGER, Manner, Plan, Source, Variant
 from cabw_viz.replay.subject import State
 
@@ -102,15 +102,14 @@ class _Comparing:
     def _runs_of(self, variant: Variant) -> list[StepRun]:
         """The runs of a step in one place and dtype; the first is eager, against itself or against the reference."""
         ground = self._grounds[variant]
-        runs = [] if variant == self.base else [self._across(variant, self.base)]
+        runs = [] if variant == self.base else self._across(variant)
         if variant == self.base and EAGER in self.plan.manners:
             runs.append(_with_noise(ground.again, ground.noise))
-        if ground.as_is_run is not None:
-            runs.append(_with_noise(ground.as_is_run, ground.noise))
+        own = [_with_noise(ground.as_is_run, ground.noise)] if ground.as_is_run else []
         others = [(manner, self.plan.source) for manner in self.plan.manners if manner is not EAGER]
         others += self.plan.against if variant == self.base else ()
         candidates = [self._candidate(manner, source, variant) for manner, source in others]
-        return runs + self._with_rounding(candidates, variant)
+        return runs + self._with_rounding(own + candidates, variant)
 
     # -- the reference ---------------------------------------------------------------------------------------
 
@@ -141,7 +140,7 @@ class _Comparing:
         finer = [other for other in self.plan.variants if _is_finer(other, variant)]
         if finer:
             finest = min(finer, key=lambda other: torch.finfo(other.dtype or torch.float32).eps)
-            noise = noise.and_of(self._across(finest, variant).calls)
+            noise = noise.and_of(self._judged_across(finest, variant))
             self._notes.append(f"the noise of {variant.dtype} contains its rounding, measured against {finest.dtype}")
         if not _is_steady(ground.again, none):
             self._notes.append(
@@ -159,9 +158,10 @@ class _Comparing:
         if not mismatched or not _is_steady(ground.again, Noise.of(ground.eager)):
             return runs
         judge = Judge(ground.eager, self._given, used=self._used)
-        rounded, noise = replace(EAGER, around=rounding()), ground.noise
+        roundings, noise = Roundings(), ground.noise
         for _ in range(ROUNDINGS):
-            noise = noise.and_of(self._run(rounded, self.plan.source, variant, judge))
+            calls = self._run(replace(EAGER, around=roundings.context), self.plan.source, variant, judge)
+            noise = replace(noise.and_of(calls), dtype=coarsest(roundings.dtypes))
         self._notes.append(
             "what is outside the tolerance was also judged by what rounding does to eager, every result of which was "
             "changed in its last bit"
@@ -170,11 +170,15 @@ class _Comparing:
 
     # -- the others ------------------------------------------------------------------------------------------
 
-    def _across(self, variant: Variant, base: Variant) -> StepRun:
-        """A step in eager elsewhere, against another place."""
-        judge = Judge(self._grounds[base].eager, self._given, across=True, used=self._used)
-        calls = [judge(index, seen) for index, seen in enumerate(self._grounds[variant].eager)]
-        return replace(self._named(EAGER, variant, calls), reference=EAGER.name)
+    def _across(self, variant: Variant) -> list[StepRun]:
+        """The step in eager elsewhere, against the reference; judged by the rounding of the coarser of the two."""
+        run = self._named(EAGER, variant, self._judged_across(variant, self.base))
+        coarser = variant if _is_finer(self.base, variant) else self.base
+        return self._with_rounding([replace(run, reference=EAGER.name)], coarser)
+
+    def _judged_across(self, variant: Variant, other: Variant) -> list[StepCall]:
+        judge = Judge(self._grounds[other].eager, self._given, across=True, used=self._used)
+        return [judge(index, seen) for index, seen in enumerate(self._grounds[variant].eager)]
 
     def _candidate(self, manner: Manner, source: Source, variant: Variant) -> StepRun:
         """A step in some manner, against eager in the same place; compiled autograd against the step as it is."""

@@ -73,15 +73,14 @@ def capture(
     """
     _check("run", run, RUNS)
     _check("gradients", gradients, GRADIENTS)
-    if not isinstance(lines, bool):
-        _check("lines", lines, LINES)
+    _check("lines", lines, LINES)
     return Session(
         Recorder(subject, run=run, only=only, gradients=gradients, snapshot=snapshot, tripwire=tripwire, lines=lines)
     )
 
 
 def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
+    if not any(type(value) is type(each) and value == each for each in allowed):  # 1 is not True here
         raise CabwError(f"capture() got {name}={value!r}", expected="one of " + ", ".join(map(repr, allowed)))
 
 

@@ -79,6 +79,9 @@ class Attempt:
         described = extract.autograd_nodes(nodes)
         return cls(call, engine_call, run, compiler, names, provenance, nodes, described, leaves, started=started)
 
+    def __post_init__(self) -> None:
+        self.notes.at_begin = self.look
+
     def look(self) -> None:
         """Read what the nodes hold and where they come from: once, before the run frees them, and for no cache hit."""
         if self.looked:

@@ -67,7 +67,10 @@ def read(nodes: Sequence[AutogradNode], walk: Walk, names: Names) -> tuple[Holdi
 def keys_of(inputs: Sequence[Any]) -> list[Key | None]:
     """Keys of the tensors that a graph is about to run on."""
     with torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
-        return [_key(tensor) if isinstance(tensor, torch.Tensor) else None for tensor in inputs]
+        try:
+            return [_key(tensor) if isinstance(tensor, torch.Tensor) else None for tensor in inputs]
+        except Exception:  # noqa: BLE001  # whatever tensor it is, the user's backward must go on
+            return []
 
 
 class _Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ class ModuleNames:
         self._known: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._numbers: dict[ModuleName, int] = {}
         self.names: list[ModuleName] = []
+        self._lock = threading.RLock()
 
     def read(self) -> None:
         """Read the subject's modules; parametrized and lazy ones change on the way."""
@@ -71,14 +73,19 @@ class ModuleNames:
 
     def number_of(self, module: torch.nn.Module, caller: Caller | None) -> int:
         """The number of a module's name, as an index into `names`."""
-        known: dict[int, int] = self._known.setdefault(module, {})
         key = -1 if caller is None else caller.number
-        if key not in known:
-            name = ModuleName(self._path(module, caller), _class_of(module))
-            known[key] = self._numbers.setdefault(name, len(self.names))
-            if known[key] == len(self.names):
-                self.names.append(name)
+        known: dict[int, int] | None = self._known.get(module)
+        if known is None or key not in known:
+            with self._lock:
+                known = self._known.setdefault(module, {})
+                known[key] = self._new(ModuleName(self._path(module, caller), _class_of(module)))
         return known[key]
+
+    def _new(self, name: ModuleName) -> int:
+        number = self._numbers.setdefault(name, len(self.names))
+        if number == len(self.names):
+            self.names.append(name)
+        return number
 
     def _path(self, module: torch.nn.Module, caller: Caller | None) -> str:
         above = None if caller is None else self.names[caller.number].path

@@ -69,6 +69,7 @@ class Recorder:
         gradients: `leaves` or `none`.
         snapshot: whether inputs are copied.
         tripwire: whether reads of metadata are noted.
+        lines: whether forward lines are noted.
     """
 
     _installed: Recorder | None = None
@@ -215,7 +216,6 @@ class Recorder:
     def _compiler_fn(self, graph: torch.fx.GraphModule) -> Callable[..., Any]:
         """What compiled autograd hands a fresh graph to."""
         attempt: Attempt = self._current.attempt
-        attempt.look()
         attempt.keep_graph_module(graph)
         compiled: Callable[..., Any] | None = None
         if attempt.compiler is not None:

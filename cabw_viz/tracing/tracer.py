@@ -77,6 +77,8 @@ class TraceNotes:
     """How often who read what, in order of first reading."""
     held: tuple[Held, ...] = ()
     """What the trace left with C++; to be released when the cache is cleared."""
+    at_begin: Callable[[], None] | None = None
+    """Called once, when a trace begins that no cache entry answers and before any node is touched."""
 
     def follow(self, copied: Mapping[torch.fx.Node, torch.fx.Node]) -> None:
         """Speak of the nodes of a copied graph from here on."""
@@ -107,6 +109,9 @@ class Watching:
 
     def begin_capture(self, inputs: Any, sizes: Any, scalars: Any, origins: Any, *rest: Any) -> Any:
         """Note who lifted what; where an input cannot become fake, who lifted that."""
+        begins, self.notes.at_begin = self.notes.at_begin, None
+        if begins is not None:
+            begins()
         of_inputs, of_sizes, _ = origins
         self.notes.input_origins = tuple(number for number, _ in of_inputs)
         self.notes.size_origins = tuple(number for number, _ in of_sizes)

@@ -7,7 +7,7 @@ from cabw_viz.analysis.memory import module_text
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.views.text import in_line, pad, visible, width
 
-MODULE_COLUMNS, LINE_COLUMNS = 36, 28
+MODULE_COLUMNS, LINE_COLUMNS = 30, 28
 """Where a path is longer, its beginning is left out; where a line is, what follows it is moved to the right."""
 
 

@@ -73,6 +73,8 @@ def _header(record: CaptureRecord, flow: dict[int, Entering]) -> Iterator[str]:
     counts.append(counted(sums, "gradient sum"))
     yield ", ".join(counts)
     yield from (in_line(finding.text, 500) for finding in summary(record))
+    if record.lines_off:
+        yield f"no forward lines: {in_line(record.lines_off, 200)}"
     if record.failure is not None and record.failure.autograd_node not in record.by_number:
         yield f"✗ {in_line(problem_of(record), 500)}"
     kinds = Counter(node.kind for node in record.autograd_nodes)

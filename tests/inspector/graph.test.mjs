@@ -175,3 +175,31 @@ test("PyTorch's reasons in words", () => {
   assert.match(inPlainWords(miss), /^AccumulateGrad #9 has another key/);
   assert.equal(inPlainWords("something else"), "something else");
 });
+
+test("what is open crosses the wire in few words", async () => {
+  const { fold, unfold } = await source("expanded.js");
+  const g = graph("blocks40");
+  const all = new Set([...g.groups.keys()].filter(Boolean));
+  assert.deepEqual(fold(all, g), ["*"]);
+  assert.deepEqual(unfold(["*"], g), all);
+  const but = new Set([...all].filter((p) => p !== "layers.5" && !p.startsWith("layers.5.")));
+  assert.deepEqual(fold(but, g), ["*", "!layers.5"]);
+  assert.deepEqual([...unfold(["*", "!layers.5"], g)].sort(), [...but].sort());
+  assert.deepEqual(fold(new Set(["layers"]), g), ["layers"]);
+  assert.deepEqual(unfold(["layers"], g), new Set(["layers"]));
+});
+
+test("search, filter and selection are counted into the groups", async () => {
+  const { reachOf } = await source("reach.js");
+  const g = graph("blocks4");
+  const none = { graph: g, filter: new Set(), cone: null, way: null, hits: null, colour: "kind" };
+  assert.equal(reachOf(none).kept, null);
+  const found = reachOf({ ...none, hits: g.search("softmax") });
+  assert.equal(found.hits[g.groups.get("layers").index], 4);
+  assert.equal(found.hits[g.groups.get("layers.2.attn").index], 1);
+  const both = reachOf({ ...none, hits: g.search("softmax"), filter: new Set(["matmul"]) });
+  assert.equal(both.kept[g.root.index], 0);
+  const cone = g.cone("g:layers.1");
+  const reached = reachOf({ ...none, cone });
+  assert.equal(reached.reached[g.root.index], cone.up + cone.down + g.groups.get("layers.1").nodes.length);
+});

@@ -130,7 +130,8 @@ def test_in_notebook_7(lab, notebook):
     pytest.importorskip("notebook")
     errors = []
     page = notebook.opened.page.context.browser.new_page()  # of the same browser: Playwright allows one in a process
-    page.on("pageerror", lambda error: errors.append(str(error)))
+    # Ours alone: Notebook 7 complains of JupyterLab's own settings. A widget's module comes from a blob.
+    page.on("pageerror", lambda error: errors.append(str(error)) if "blob:" in (error.stack or "") else None)
     page.goto(lab.url("notebooks/backward.ipynb"))
     idle = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
     page.wait_for_function(idle)

@@ -358,7 +358,7 @@ def test_hostile_names_are_text(browser, saved):
 
 
 CASES = {
-    "no captures": ([], [Event(call(0), "failed", "no <fake> for this")], "None of 1 backward call was captured"),
+    "no captures": ([], [Event(call(0), "failed", "no <fake> for this")], "The one backward call was not captured"),
     "no calls": ([], [], "No backward call was made in the block"),
     "no nodes": ([CaptureRecord(records.CALL, "2.13.0", "eager", ())], [], "Nothing was captured"),
     "one node": ([replace(records.mlp(), autograd_nodes=records.mlp().autograd_nodes[-1:])], [], "Parity has not"),
@@ -378,6 +378,33 @@ def test_what_is_missing_is_said(browser, saved, name):
         assert "cap.parity()" in found.panel
         found.tab("Misses")
         assert ("known here" in found.panel) == (not events)
+
+
+def test_a_task_says_how_it_goes(browser, saved):
+    """With a model that claims a kernel and never answers, and then with the answers that a kernel gives."""
+    told = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
+    choices = {"parity": {"device": ["cpu"], "hooks": ["run", "drop"]}}
+    with inspected(browser, saved("task", [records.hooked()])) as found:
+        found.page.evaluate(told, {"kernel": True, "choices": choices})
+        found.page.evaluate("() => { cabw.model.send = (message) => (window.sent = message); }")
+        found.tab("Parity")
+        assert "Parity has not been computed." in found.panel
+        found.page.get_by_label("Hooks").select_option("drop")
+        found.page.locator(".cabw-button").click()
+        options = {"device": "cpu", "hooks": "drop"}
+        assert found.page.evaluate("sent") == {"type": "run", "what": "parity", "options": options}
+        assert "Asked the kernel" in found.panel
+        assert found.page.locator(".cabw-button").is_disabled()
+        found.do("i.asked.at -= 9000; i.refreshPanel();")
+        assert "the kernel is busy with a cell, or gone" in found.panel
+        found.page.evaluate(told, {"task": {"what": "parity", "state": "running"}})
+        assert "Interrupt the kernel to stop it" in found.panel
+        found.page.evaluate(told, {"task": {"what": "parity", "state": "failed", "error": f"no <b>{EVIL}</b>"}})
+        assert f"no <b>{EVIL}</b>" in found.panel
+        assert found.page.locator(".cabw-body img").count() == 0
+        assert found.page.locator(".cabw-button").is_enabled()
+        found.page.evaluate(told, {"task": {"what": "parity", "state": "interrupted"}})
+        assert "Stopped by an interrupt" in found.panel
 
 
 def test_the_page_may_ask_for_nothing(browser, saved):

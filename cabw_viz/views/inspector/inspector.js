@@ -63,9 +63,11 @@ const $tree_ = () => {
  * back to it: where that happens (a module called twice, two lists of modules called in turn) the group is cut into the
  * parts that run one after the other, `mlp`, `mlp@2`, `mlp@3`.
  */
-function treeOf({ nodes, paths, classes, edgeFrom, edgeTo, name }) {
+function treeOf({ nodes, moduleOf, paths, classes, edgeFrom, edgeTo, name }) {
   const groups = new Map();
   const classOf = new Map(paths.map((path, i) => [path, classes[i]]));
+  const segments = paths.map((path) => path.split("."));
+  const buckets = new Uint32Array(nodes.length); // of each node in the group at hand; one array for all groups, for speed
   const root = make("", name, "", null);
 
   function make(path, shown, module, parent) {
@@ -78,25 +80,24 @@ function treeOf({ nodes, paths, classes, edgeFrom, edgeTo, name }) {
     return group;
   }
 
-  const segments = new Map(paths.map((path) => [path, path.split(".")]));
-  const all = Array.from(edgeFrom, (_, e) => e);
-  const todo = [[root, nodes, all]];
+  const todo = [[root, nodes, Uint32Array.from(edgeFrom, (_, e) => e)]];
   while (todo.length) {
     const [group, members, edges] = todo.pop();
     group.nodes = members;
-    const { buckets, order, inside } = divide(group, members, segments);
+    const { order, inside, scattered } = divide(group, members, moduleOf, segments, buckets);
     if (!order.length) continue;
-    const { within, crossing } = sort(edges, edgeFrom, edgeTo, buckets);
-    const cyclic = order.length > 1 ? tangled(order.length, crossing) : null;
+    const cyclic = scattered ? tangled(order.length, crossing(edges, edgeFrom, edgeTo, buckets)) : null;
+    const within = edgesWithin(order.length, edges, edgeFrom, edgeTo, buckets);
+    // Worked out before any child is divided: the buckets are then those of the child.
+    const parts = order.map((_, b) => (cyclic?.[b] ? runsOf(members, buckets, b + 1, cyclic) : [inside[b]]));
     order.forEach((segment, b) => {
-      const runs = cyclic?.[b] ? runsOf(members, buckets, b + 1, cyclic) : [inside[b]];
       const path = group.path ? `${group.path}.${segment}` : segment;
       const module = group.module ? `${group.module}.${segment}` : segment;
+      const runs = parts[b];
       runs.forEach((run, k) => {
         const child = make(k ? `${path}@${k + 1}` : path, segment, module, group);
         if (runs.length > 1) Object.assign(child, { part: k + 1, parts: runs.length });
-        const own = within[b] ?? [];
-        todo.push([child, run, runs.length > 1 ? only(own, run, edgeFrom, edgeTo) : own]);
+        todo.push([child, run, runs.length > 1 ? only(within[b], run, edgeFrom, edgeTo) : within[b]]);
       });
     });
   }
@@ -104,41 +105,55 @@ function treeOf({ nodes, paths, classes, edgeFrom, edgeTo, name }) {
   return { root, groups };
 }
 
-/** Sets `own` of a group, and says for each other member which child it goes to (from 1; 0 is the group's own). */
-function divide(group, members, segments) {
-  const buckets = new Map();
+/**
+ * Sets `own` of a group, and says for each other member which child it goes to (from 1; 0 is the group's own). Where no
+ * child is scattered, each runs in one stretch, and no gradient can leave it and come back.
+ */
+function divide(group, members, moduleOf, segments, buckets) {
   const order = [];
   const inside = [];
   const known = new Map();
+  let before = 0;
+  let scattered = false;
   for (const node of members) {
-    const segment = node.module ? segments.get(node.module)[group.depth] : undefined;
+    const module = moduleOf[node.index];
+    const segment = module ? segments[module - 1][group.depth] : undefined;
+    let bucket = 0;
     if (segment === undefined) {
       node.parent = group;
       group.own.push(node);
-      continue;
+    } else {
+      bucket = known.get(segment) ?? 0;
+      if (!bucket) {
+        known.set(segment, (bucket = order.push(segment)));
+        inside.push([]);
+      } else if (bucket !== before) scattered = true;
+      inside[bucket - 1].push(node);
     }
-    let bucket = known.get(segment);
-    if (!bucket) {
-      known.set(segment, (bucket = order.push(segment)));
-      inside.push([]);
-    }
-    inside[bucket - 1].push(node);
-    buckets.set(node.index, bucket);
+    buckets[node.index] = before = bucket;
   }
-  return { buckets, order, inside };
+  return { order, inside, scattered };
 }
 
-/** The group's edges: those within each child, and those between members, the group's own nodes numbered after the children. */
-function sort(edges, from, to, buckets) {
-  const within = [];
-  const crossing = [];
+/** The group's edges within each child. */
+function edgesWithin(children, edges, from, to, buckets) {
+  const within = Array.from({ length: children }, () => []);
   for (const e of edges) {
-    const a = buckets.get(from[e]);
-    const b = buckets.get(to[e]);
-    if (a && a === b) (within[a - 1] ??= []).push(e);
-    else crossing.push(a ? a - 1 : -1 - from[e], b ? b - 1 : -1 - to[e]);
+    const b = buckets[from[e]];
+    if (b && b === buckets[to[e]]) within[b - 1].push(e);
   }
-  return { within, crossing };
+  return within;
+}
+
+/** The ends of the group's other edges: children from 0, the group's own nodes below 0. */
+function crossing(edges, from, to, buckets) {
+  const pairs = [];
+  for (const e of edges) {
+    const a = buckets[from[e]];
+    const b = buckets[to[e]];
+    if (!a || a !== b) pairs.push(a ? a - 1 : -1 - from[e], b ? b - 1 : -1 - to[e]);
+  }
+  return pairs;
 }
 
 /** Which children lie on a cycle, or between two: what is left when sources, and then sinks, are taken away one after the other. */
@@ -177,7 +192,7 @@ function runsOf(members, buckets, bucket, cyclic) {
   const runs = [];
   let before = 0;
   for (const node of members) {
-    const b = buckets.get(node.index) ?? 0;
+    const b = buckets[node.index];
     const counts = b === 0 || cyclic[b - 1];
     if (b === bucket) {
       if (before !== bucket) runs.push([]);
@@ -254,7 +269,7 @@ class Node {
   }
   get label() {
     const p = this.parameter;
-    return p ? plain(p.slice(p.lastIndexOf(".") + 1)) : this.#look.label;
+    return p ? plain(p.slice(p.lastIndexOf(".") + 1)) || "(no name)" : this.#look.label;
   }
   get module() {
     return this.graph.text("module", "modules", this.index);
@@ -276,6 +291,11 @@ class Node {
   }
   get failed() {
     return this.graph.data.failed_at === this.id;
+  }
+  /** Whether the trace stopped before it came here. */
+  get unreached() {
+    const { failed_at } = this.graph.data;
+    return failed_at !== null && this.id > failed_at;
   }
   get compared() {
     return (
@@ -315,6 +335,8 @@ class Node {
 }
 
 class Graph {
+  #flagged = null;
+
   constructor(bytes) {
     const { facts, tables, columns } = unpack(bytes);
     Object.assign(this, { data: facts, tables, columns });
@@ -329,11 +351,12 @@ class Graph {
     this.down = rowsOf(n, columns.edge_from, columns.edge_to);
     this.up = rowsOf(n, columns.edge_to, columns.edge_from);
     this.grouped = tables.modules.length > 0;
-    this.model = facts.model || facts.title; // the class of the subject is known only if it made a node itself
+    this.model = facts.model || facts.title || "No capture"; // the class of the subject is known only if it made a node itself
     Object.assign(
       this,
       treeOf({
         nodes: this.list,
+        moduleOf: columns.module,
         paths: tables.modules,
         classes: tables.classes,
         edgeFrom: columns.edge_from,
@@ -371,7 +394,7 @@ class Graph {
     }
     this.watched = new Set(part?.facts.watched);
     this.touched = this.list.filter((node) => node.initial || node.passes);
-    this.#flag();
+    this.#flagged = null;
   }
 
   /** Takes over what a comparison of gradients came to; a null or empty part is one that was not made. */
@@ -407,7 +430,7 @@ class Graph {
     }
     this.wrong = this.parameters.filter((row) => !row.good);
     this.first = this.list.find((node) => node.origin) || null;
-    this.#flag();
+    this.#flagged = null;
   }
 
   /** A part, if it belongs to this capture: while another one is on its way, parts of both may be around. */
@@ -417,15 +440,20 @@ class Graph {
     return part.facts.capture === this.data.capture ? part : null;
   }
 
-  /** What wears a badge, and the groups around it. */
+  /** What wears a badge, and the groups around it; looked for when it is first asked for after a change. */
+  get flagged() {
+    return (this.#flagged ??= this.#flag());
+  }
+
   #flag() {
     const flagged = new Set();
     for (const n of this.list) {
-      if (n.origin || n.initial || n.passes || n.hooks || n.failed)
+      if (n.origin || n.initial || n.passes || n.hooks || n.failed) {
         for (let item = n; item; item = item.parent) flagged.add(item);
+      }
     }
-    this.flagged = [...flagged];
     for (const item of this.items) item.badges = null;
+    return [...flagged];
   }
 
   /** The text that a column counted from 1 points at; null for 0, and for a column that was not packed. */
@@ -880,12 +908,335 @@ const shape = (s) => (s.length ? s.join(" × ") : "scalar");
 return { h, svg, mark, ICON, number, plural, shape };
 };
 const $dom = $dom_();
-const $lod_ = () => {
-/** Zoom at which things appear: below `marks` only colour, below `labels` no text in boxes, below `headers` titles leave the frame. */
-const LOD = { labels: 0.6, marks: 0.3, headers: 0.6, round: 0.16 };
-return { LOD };
+const $shapes_ = () => {
+/** What the picture is made of: badges, names, outlines, curves. Nothing here knows of the canvas it is drawn on. */
+const { plain } = $graph;
+
+/** A group's name; of a module that is drawn in parts, all but the first say which they are. */
+const nameOf = (group) => plain(group.name) + (group.part > 1 ? ` (${group.part})` : "");
+
+const PLAIN = [];
+/** What is worth a badge at any zoom and in any colouring: [mark, loud]. */
+function badges(item) {
+  if (!item.nodes)
+    return (item.badges ??=
+      item.origin || item.initial || item.passes || item.hooks || item.failed ? worth([item]) : PLAIN);
+  return (item.badges ??= worth(item.nodes));
+}
+function worth(nodes) {
+  const out = [];
+  if (nodes.some((n) => n.failed)) out.push(["cross", true]);
+  if (nodes.some((n) => n.origin)) out.push(["flag", true]);
+  if (nodes.some((n) => n.initial || n.passes)) out.push(["bang", true]);
+  if (nodes.some((n) => n.hooks)) out.push(["hook", false]);
+  return out;
+}
+
+/** One cell per repeated block on a folded stack. */
+function cells(b) {
+  const all = b.item.children,
+    step = (b.w - 20) / all.length;
+  return all.map((group, i) => ({ key: group.key, group, x: b.x + 10 + i * step, y: b.y + 42, w: step - 2, h: 6 }));
+}
+
+function tag(ctx, x, y, w, h) {
+  const r = 4,
+    p = h / 2.6;
+  ctx.moveTo(x + r, y);
+  ctx.lineTo(x + w - p, y);
+  ctx.lineTo(x + w, y + h / 2);
+  ctx.lineTo(x + w - p, y + h);
+  ctx.lineTo(x + r, y + h);
+  ctx.arcTo(x, y + h, x, y + h - r, r);
+  ctx.lineTo(x, y + r);
+  ctx.arcTo(x, y, x + r, y, r);
+  ctx.closePath();
+}
+
+/** Straight down beside boxes, an S between rows. */
+function curve(path, p, straight) {
+  path.moveTo(p[0], p[1]);
+  for (let i = 2; i < p.length; i += 2) {
+    const x0 = p[i - 2],
+      y0 = p[i - 1],
+      x1 = p[i],
+      y1 = p[i + 1];
+    if (straight || Math.abs(x0 - x1) < 0.5) path.lineTo(x1, y1);
+    else {
+      const m = (y0 + y1) / 2;
+      path.bezierCurveTo(x0, m, x1, m, x1, y1);
+    }
+  }
+}
+return { nameOf, badges, cells, tag, curve };
 };
-const $lod = $lod_();
+const $shapes = $shapes_();
+const $aria_ = () => {
+/**
+ * The tree a screen reader gets: what the canvas shows, in the same order. Only what is in sight exists, and the selection,
+ * so that its cost follows the window and not the graph; aria-posinset and aria-setsize say where in the whole each item is.
+ */
+const { h, plural } = $dom;
+const { badges } = $shapes;
+
+const MOST = 150,
+  WAIT = 120;
+let instances = 0;
+
+class AriaTree {
+  prefix = `cabw${++instances}-t-`;
+  shown = new Map();
+
+  constructor(ins) {
+    this.ins = ins;
+  }
+
+  /** After a movement has settled; assistive technology reads much slower than the view pans. */
+  later() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.update(), WAIT);
+  }
+
+  update() {
+    const { ins } = this,
+      { renderer, scene } = ins;
+    if (!scene) return;
+    const list = renderer.inSight(MOST),
+      selected = scene.box(renderer.state.selection),
+      keep = new Map();
+    if (selected && !list.some((b) => b.item === selected.item)) list.push(selected);
+    list.sort((a, b) => a.y - b.y || a.x - b.x || a.depth - b.depth);
+    for (const b of list)
+      keep.set(
+        b.item,
+        this.shown.get(b.item)?.open === (b.kind === "open") ? this.shown.get(b.item) : this.#element(b),
+      );
+    this.shown = keep;
+    ins.tree.replaceChildren(...[...keep.values()].map((e) => e.el));
+    this.select();
+  }
+
+  #element(b) {
+    const { item } = b,
+      open = b.kind === "open",
+      [position, size] = place(item);
+    return {
+      open,
+      el: h(
+        "div",
+        {
+          role: "treeitem",
+          id: this.prefix + item.index,
+          "aria-level": String(b.depth || 1),
+          "aria-posinset": String(position),
+          "aria-setsize": String(size),
+          "aria-expanded": item.nodes ? String(open) : undefined,
+          "aria-selected": "false",
+        },
+        item.nodes
+          ? `${item.name}, ${item.cls || "group"}, ${plural(item.nodes.length, "node")}${this.#said(item)}`
+          : `${item.parameter ? "gradient of " + item.parameter : item.name}, number ${item.id}${this.#said(item)}`,
+      ),
+    };
+  }
+
+  #said(item) {
+    return badges(item).length || (!item.nodes && item.relative) ? ", " + this.ins.told(item) : "";
+  }
+
+  /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */
+  select() {
+    const { tree, renderer, graph } = this.ins,
+      item = graph.item(renderer.state.selection),
+      known = item && this.shown.get(item);
+    tree.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
+    if (item && !known && this.ins.scene?.box(renderer.state.selection)) return this.update();
+    if (known) {
+      known.el.setAttribute("aria-selected", "true");
+      tree.setAttribute("aria-activedescendant", known.el.id);
+    } else tree.removeAttribute("aria-activedescendant");
+  }
+
+  stop() {
+    clearTimeout(this.timer);
+  }
+}
+
+/** Which of how many an item is among those of its group, in backward order. */
+function place(item) {
+  const group = item.parent;
+  if (!group) return [1, 1];
+  const first = (i) => (i.nodes ? i.nodes[0].index : i.index);
+  group.order ??= new Map(
+    [...group.own, ...group.children].sort((a, b) => first(a) - first(b)).map((i, k) => [i, k + 1]),
+  );
+  return [group.order.get(item), group.order.size];
+}
+return { AriaTree };
+};
+const $aria = $aria_();
+const $camera_ = () => {
+/** Where the view is and how it moves: fit, show, zoom, and what follows a drawn frame (zoom figure, breadcrumb). */
+const { h } = $dom;
+
+const MOTION = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 200;
+const READABLE = 0.8,
+  ZOOM = [0.0004, 4],
+  NEWSPAPER = 0.16; // below this zoom a whole spine shows nothing: it is wrapped into columns
+
+class Camera {
+  moving = null;
+
+  constructor(ins) {
+    this.ins = ins;
+  }
+
+  room() {
+    const { renderer: r, mapCanvas } = this.ins;
+    return { w: Math.max(50, r.w - mapCanvas.clientWidth - 48), h: Math.max(50, r.h - 84) };
+  }
+  aspect() {
+    const { w, h } = this.room();
+    return w / h;
+  }
+
+  /** First to the readable width; again for the whole graph, a long one wrapped into columns; and back. */
+  fit(animate = true) {
+    const { ins } = this,
+      { w, h } = this.room(),
+      s = ins.scene;
+    if (!s) return;
+    const whole = Math.min(1.2, w / s.w, h / s.h);
+    if (animate && ins.wrapped) {
+      ins.wrapped = false;
+      ins.lastFit = null;
+      return ins.rebuild(null, { then: () => this.fit(false) });
+    }
+    const again = animate && ins.lastFit === "wide";
+    if (again && whole < NEWSPAPER) {
+      ins.wrapped = true;
+      ins.lastFit = "whole";
+      return ins.rebuild(null, { then: () => this.#whole(false) });
+    }
+    ins.lastFit = whole < READABLE && !again ? "wide" : "whole";
+    if (whole >= READABLE || again) return this.#whole(animate);
+    const k = Math.max(READABLE, Math.min(1, w / s.w));
+    this.move({ x: s.w / 2 - (w / 2 + 24) / k, y: -48 / k, k }, animate);
+  }
+
+  #whole(animate) {
+    const { w, h } = this.room(),
+      s = this.ins.scene,
+      k = Math.min(1.2, w / s.w, h / s.h);
+    this.move({ x: s.w / 2 - (w / 2 + 24) / k, y: s.h / 2 - (h / 2 + 26) / k, k }, animate);
+  }
+
+  /** Whether any of the picture is in sight. */
+  sees() {
+    const {
+      renderer: { view, w, h },
+      scene,
+    } = this.ins;
+    return view.x < scene.w && view.y < scene.h && view.x + w / view.k > 0 && view.y + h / view.k > 0;
+  }
+
+  show(key) {
+    const { renderer, scene } = this.ins,
+      b = scene?.box(key),
+      { view } = renderer,
+      { w, h } = this.room();
+    if (!b) return;
+    const k = Math.max(view.k, 0.8),
+      cx = b.x + b.w / 2,
+      cy = b.y + Math.min(b.h / 2, h / 2 / k);
+    const [sx, sy] = renderer.toScreen(cx, cy),
+      half = Math.min(b.w * k, w) / 2;
+    const off = (at, low, high) => (at < low ? at - low : at > high ? at - high : 0);
+    const dx = off(sx, half + 16, w + 32 - half),
+      dy = off(sy, 32, h - 8);
+    if (k === view.k && !dx && !dy) return;
+    if (k === view.k && Math.abs(dx) < w / 2 && Math.abs(dy) < h / 2)
+      return this.move({ x: view.x + dx / k, y: view.y + dy / k, k }); // near: as little as it takes
+    this.move({ x: cx - (w / 2 + 24) / k, y: cy - (h / 2 + 26) / k, k });
+  }
+
+  zoom(factor, sx = this.ins.renderer.w / 2, sy = this.ins.renderer.h / 2, animate = false) {
+    const { renderer } = this.ins,
+      k = Math.max(ZOOM[0], Math.min(ZOOM[1], renderer.view.k * factor)),
+      [x, y] = renderer.toWorld(sx, sy);
+    this.ins.lastFit = null;
+    this.move({ x: x - sx / k, y: y - sy / k, k }, animate);
+  }
+
+  move(to, animate = true) {
+    const r = this.ins.renderer;
+    if (!animate || !MOTION) {
+      this.moving = null;
+      r.view = to;
+      r.request();
+      return;
+    }
+    const from = { ...r.view },
+      began = performance.now(),
+      run = (this.moving = {});
+    const step = () => {
+      if (this.moving !== run) return;
+      const t = Math.min(1, (performance.now() - began) / MOTION),
+        e = 1 - (1 - t) ** 3,
+        k = t === 1 ? to.k : from.k * (to.k / from.k) ** e;
+      const a = from.k === to.k ? e : (k - from.k) / (to.k - from.k),
+        sx = (v) => from[v] * from.k + (to[v] * to.k - from[v] * from.k) * a;
+      r.view = t === 1 ? to : { x: sx("x") / k, y: sx("y") / k, k };
+      r.request();
+      if (t < 1) requestAnimationFrame(step);
+    };
+    step();
+  }
+
+  drawn() {
+    const { ins } = this,
+      { renderer, scene } = ins,
+      { view } = renderer,
+      percent = view.k < 0.1 ? (view.k * 100).toFixed(1) + "%" : Math.round(view.k * 100) + "%";
+    if (ins.zoomOut.textContent !== percent) ins.zoomOut.textContent = percent;
+    ins.aria.later();
+    const [x, y] = renderer.toWorld(this.room().w / 2, 44),
+      within = (b) =>
+        b.y + 20 < view.y + 44 / view.k &&
+        b.y + b.h > y &&
+        b.h * view.k > 60 &&
+        (b.depth === 1 || (b.x < x && b.x + b.w > x));
+    const inside = ins.wrapped
+        ? []
+        : scene
+            .frames(view.y, view.y + renderer.h / view.k, -Infinity, Infinity, view.k < 0.16 ? 2 : 255)
+            .filter(within),
+      id = inside.map((b) => b.key).join();
+    if (this.crumbs === id) return;
+    this.crumbs = id;
+    ins.crumbs.replaceChildren(
+      ...inside
+        .flatMap((b, i) => [
+          i ? h("i", null, "›") : "",
+          h(
+            "button",
+            {
+              title: "Go to the top of " + b.item.path,
+              onclick: () => {
+                ins.select(b.key);
+                this.move({ x: view.x, y: b.y - 48 / view.k, k: view.k });
+              },
+            },
+            b.item.name,
+          ),
+        ])
+        .filter(Boolean),
+    );
+  }
+}
+return { Camera };
+};
+const $camera = $camera_();
 const $layout_ = () => {
 /**
  * Layered layout of one group of boxes. Pure and deterministic: no DOM, no randomness, time about linear.
@@ -1768,1221 +2119,6 @@ const inside = (item, group) => {
 return { BOX, KIND, Arranger, GUTTER, wrap, Scene };
 };
 const $scene = $scene_();
-const $theme_ = () => {
-/** Colours for the canvas come from the style sheet; this file decides light or dark and reads the tokens. */
-const TOKENS = [
-  "surface",
-  "sunken",
-  "line",
-  "line-strong",
-  "text",
-  "muted",
-  "faint",
-  "accent",
-  "accent-soft",
-  "up",
-  "down",
-  "edge",
-  "box",
-  "open",
-  "hit",
-  "on-strong",
-  "c-matmul",
-  "c-norm",
-  "c-pointwise",
-  "c-loss",
-  "c-custom",
-  "c-compiled",
-  "c-view",
-  "c-parameter",
-  "c-none",
-  "c-equal",
-  "c-alarm",
-  "q1",
-  "q2",
-  "q3",
-  "q4",
-  "d1",
-  "d2",
-  "d3",
-  "tint",
-  "ui",
-  "mono",
-];
-
-/** Calls `changed(theme)` now and whenever the host or the system changes; returns a function that stops it. */
-function followTheme(el, changed) {
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const read = () => {
-    if (!el.isConnected) return; // a notebook renders first and attaches later; without a document there are no styles to read
-    const host = getComputedStyle(el).getPropertyValue("--jp-layout-color1").trim();
-    el.dataset.theme = (host ? luminance(toRgb(host)) < 0.4 : system.matches) ? "dark" : "light";
-    const style = getComputedStyle(el),
-      theme = { name: el.dataset.theme };
-    for (const t of TOKENS) theme[t] = style.getPropertyValue("--" + t).trim();
-    for (const t of TOKENS.slice(0, -3))
-      if (!/^#[0-9a-f]{6}$/i.test(theme[t])) theme[t] = `rgb(${toRgb(theme[t]).join(",")})`; // color-mix() and the like
-    theme.tint = Number(theme.tint);
-    theme.rgb = Object.fromEntries(TOKENS.slice(0, -3).map((t) => [t, toRgb(theme[t])]));
-    changed(theme);
-  };
-  const observer = new MutationObserver(read);
-  observer.observe(document.body, {
-    attributes: true,
-    attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class", "style"],
-  });
-  const attached = new ResizeObserver(() => {
-    if (el.isConnected) {
-      attached.disconnect();
-      read();
-    }
-  });
-  attached.observe(el);
-  system.addEventListener("change", read);
-  read();
-  return () => {
-    observer.disconnect();
-    attached.disconnect();
-    system.removeEventListener("change", read);
-  };
-}
-
-let probe;
-function toRgb(colour) {
-  const hex = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(colour);
-  if (hex) return hex.slice(1).map((v) => parseInt(v, 16));
-  probe ??= Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", {
-    willReadFrequently: true,
-  });
-  probe.clearRect(0, 0, 1, 1);
-  probe.fillStyle = colour || "#000";
-  probe.fillRect(0, 0, 1, 1);
-  return [...probe.getImageData(0, 0, 1, 1).data.slice(0, 3)];
-}
-
-const luminance = ([r, g, b]) => (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
-
-/** `a` over `b` at `t`, as a CSS colour. */
-function mix(a, b, t) {
-  return `rgb(${a.map((v, i) => Math.round(v * t + b[i] * (1 - t))).join(",")})`;
-}
-return { followTheme, mix };
-};
-const $theme = $theme_();
-const $tiles_ = () => {
-/**
- * Far away a scene has too many boxes for one frame. It is painted once into tiles; a frame puts tiles together, paints the
- * missing ones until its time is up and asks for another frame. While the zoom changes the old tiles are stretched.
- */
-const SIZE = 512,
-  KEPT = 48,
-  BUDGET = 7;
-
-class Tiles {
-  levels = [];
-
-  /** `paint(ctx, left, top, right, bottom, k)` draws that part of the world; the context is already in world coordinates. */
-  constructor(paint) {
-    this.paint = paint;
-  }
-
-  clear() {
-    this.levels = [];
-    this.spare = null;
-  }
-
-  /** What was painted for another state stays on screen until its successor is there, so that a click does not flicker. */
-  stale() {
-    this.spare = this.levels[0] || this.spare;
-    this.levels = [];
-  }
-
-  /** Returns whether everything in sight was there. */
-  draw(ctx, view, w, h, ratio) {
-    const steady = this.lastK === view.k;
-    this.lastK = view.k;
-    let level = this.levels[0];
-    if (!level || (level.k !== view.k && (steady || view.k / level.k > 2 || view.k / level.k < 0.5))) {
-      level = { k: view.k, tiles: new Map() };
-      this.levels = [level, this.levels[0]].filter(Boolean);
-    }
-    const old = this.levels[1] || this.spare,
-      side = SIZE / level.k;
-    if (old) this.#put(ctx, old, view, w, h, ratio);
-    const seen = [];
-    for (let i = Math.floor(view.x / side); i * side < view.x + w / view.k; i++)
-      for (let j = Math.floor(view.y / side); j * side < view.y + h / view.k; j++) seen.push([i, j]);
-    const cx = (view.x + w / view.k / 2) / side - 0.5,
-      cy = (view.y + h / view.k / 2) / side - 0.5;
-    seen.sort((a, b) => Math.hypot(a[0] - cx, a[1] - cy) - Math.hypot(b[0] - cx, b[1] - cy));
-    const began = performance.now();
-    let missing = 0;
-    for (const [i, j] of seen) {
-      const id = i + ":" + j;
-      if (level.tiles.has(id)) continue;
-      if (performance.now() - began > BUDGET) {
-        missing++;
-        continue;
-      }
-      level.tiles.set(id, this.#tile(i, j, side, level.k, ratio));
-      if (level.tiles.size > KEPT) level.tiles.delete(level.tiles.keys().next().value);
-    }
-    this.#put(ctx, level, view, w, h, ratio);
-    if (!missing && level.k === view.k) {
-      this.levels = [level];
-      this.spare = null;
-    }
-    return !missing && level.k === view.k;
-  }
-
-  #tile(i, j, side, k, ratio) {
-    const canvas = Object.assign(document.createElement("canvas"), {
-        width: Math.ceil(SIZE * ratio),
-        height: Math.ceil(SIZE * ratio),
-      }),
-      ctx = canvas.getContext("2d", { alpha: false });
-    const s = k * ratio;
-    ctx.setTransform(s, 0, 0, s, -i * side * s, -j * side * s);
-    this.paint(ctx, i * side, j * side, (i + 1) * side, (j + 1) * side, k);
-    return { canvas, i, j };
-  }
-
-  #put(ctx, level, view, w, h, ratio) {
-    const s = view.k / level.k,
-      side = SIZE / level.k;
-    ctx.setTransform(1, 0, 0, 1, 0, 0);
-    for (const { canvas, i, j } of level.tiles.values()) {
-      const x = Math.round((i * side - view.x) * view.k * ratio),
-        y = Math.round((j * side - view.y) * view.k * ratio);
-      if (x > w * ratio || y > h * ratio || x + canvas.width * s < 0 || y + canvas.height * s < 0) continue;
-      if (s === 1) ctx.drawImage(canvas, x, y);
-      else ctx.drawImage(canvas, x, y, Math.ceil(canvas.width * s), Math.ceil(canvas.height * s));
-    }
-  }
-}
-return { Tiles };
-};
-const $tiles = $tiles_();
-const $render_ = () => {
-/** Draws a scene on one canvas 2D and its overview beside it. Knows nothing of panels, Python or the DOM around it. */
-const { composition, ENCODINGS, figure, markPath, strongest } = $encode;
-const { plural } = $dom;
-const { plain } = $graph;
-const { LOD } = $lod;
-const { GUTTER } = $scene;
-const { mix } = $theme;
-const { Tiles } = $tiles;
-
-/** From how many boxes on the view from afar is put together from tiles. */
-const TILED = 1500;
-const MOTION = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 180;
-
-class Renderer {
-  view = { x: 0, y: 0, k: 1 };
-  /** selection, hover: keys. mark, near, path: per node. dim, hits: per item. All null where there is nothing to show. */
-  state = { selection: null, hover: null, mark: null, near: null, path: null, dim: null, hits: null };
-  paths = new Map();
-  clipped = new Map();
-  frames = 0;
-
-  constructor(canvas, map) {
-    this.canvas = canvas;
-    this.map = map;
-    this.ctx = this.screen = canvas.getContext("2d", { alpha: false });
-    this.tiles = new Tiles((ctx, left, top, right, bottom, k) => this.#paint(ctx, left, top, right, bottom, k));
-    this.mapCtx = map.getContext("2d");
-  }
-
-  resize() {
-    const ratio = window.devicePixelRatio || 1;
-    for (const c of [this.canvas, this.map]) {
-      const { clientWidth: w, clientHeight: h } = c;
-      if (c.width !== Math.round(w * ratio) || c.height !== Math.round(h * ratio)) {
-        c.width = Math.round(w * ratio);
-        c.height = Math.round(h * ratio);
-      }
-    }
-    if (this.ratio !== ratio) this.tiles.clear();
-    this.ratio = ratio;
-    this.w = this.canvas.clientWidth;
-    this.h = this.canvas.clientHeight;
-    this.picture = null;
-    this.request();
-  }
-
-  /** A new scene moves into place from the old one; both are in the same coordinates, apart from `shift`. */
-  setScene(scene, shift = [0, 0]) {
-    const old = this.scene;
-    this.scene = scene;
-    this.picture = null;
-    this.tiles.clear();
-    this.from = null;
-    if (old && MOTION && scene.count < 3000 && old.count < 3000) {
-      this.from = new Map(
-        Array.from({ length: old.count }, (_, i) => old.view(i)).map((b) => [
-          b.key,
-          [b.x + shift[0], b.y + shift[1], b.w, b.h],
-        ]),
-      );
-      this.began = performance.now();
-    }
-    this.request();
-  }
-
-  setColours(encoding, theme, graph) {
-    this.encoding = encoding;
-    this.theme = theme;
-    this.graph = graph;
-    this.picture = null;
-    this.tiles.stale();
-    const { rgb } = theme;
-    this.colours = new Map(
-      encoding.classes.map(([key, , token, mark]) => [
-        key,
-        {
-          mark,
-          solid: theme[token],
-          fill: mix(rgb[token], rgb.box, encoding === ENCODINGS.kind ? theme.tint : theme.tint * 1.5),
-          border: mix(rgb[token], rgb.box, 0.5),
-          loud: ["first", "initial"].includes(key),
-          quiet: ["view", "none"].includes(key),
-        },
-      ]),
-    );
-    this.classes = new Map();
-    this.figures = new Map();
-    this.colourBy = Object.keys(ENCODINGS).find((k) => ENCODINGS[k] === encoding);
-    this.request();
-  }
-
-  classOf(item) {
-    if (!item.nodes) return this.encoding.of(item);
-    if (!this.classes.has(item))
-      this.classes.set(item, {
-        main: strongest(this.encoding, item.nodes),
-        parts: composition(this.encoding, item.nodes),
-      });
-    return this.classes.get(item);
-  }
-
-  /** The number that goes with the colour of an item, remembered. */
-  figureOf(item) {
-    if (!this.figures.has(item)) this.figures.set(item, figure(this.colourBy, item.nodes || [item]));
-    return this.figures.get(item);
-  }
-
-  request() {
-    if (this.pending) return;
-    this.pending = requestAnimationFrame(() => {
-      this.pending = 0;
-      this.draw();
-    });
-  }
-
-  toWorld(sx, sy) {
-    return [this.view.x + sx / this.view.k, this.view.y + sy / this.view.k];
-  }
-  toScreen(x, y) {
-    return [(x - this.view.x) * this.view.k, (y - this.view.y) * this.view.k];
-  }
-
-  hit(sx, sy) {
-    const [x, y] = this.toWorld(sx, sy),
-      inside = (b) => x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + b.h;
-    const leaf = this.scene.visible(y, y, x, x).find(inside);
-    if (leaf?.kind === "stack") {
-      const cell = cells(leaf).find((c) => x >= c.x && x < c.x + c.w + 2 && y >= c.y - 4 && y <= c.y + c.h + 14);
-      return { key: leaf.key, cell: cell?.key };
-    }
-    if (leaf) return { key: leaf.key };
-    const frame = this.scene.frames(y, y, x, x).at(-1);
-    return frame ? { key: frame.key, header: y < frame.y + 26, frame: true } : null;
-  }
-
-  /** What a reader of the picture can tell apart now, `most` at most: open groups in sight, then boxes once they have a mark. */
-  inSight(most) {
-    const { view, scene } = this,
-      top = view.y,
-      bottom = top + this.h / view.k,
-      left = view.x,
-      right = left + this.w / view.k;
-    const frames = scene
-      .frames(top, bottom, left, right, view.k < LOD.round ? 2 : 255)
-      .filter((b) => b.h * view.k > 18);
-    return [
-      ...frames.slice(0, most / 3),
-      ...(view.k >= LOD.round ? scene.visible(top, bottom, left, right) : scene.badged),
-    ].slice(0, most);
-  }
-
-  draw() {
-    const { ctx, view, theme, scene } = this;
-    if (!scene || !theme || !this.w) return;
-    this.frames++;
-    const age = this.from ? (performance.now() - this.began) / MOTION : 1;
-    this.grow = Math.max(1, Math.min(1.25, 9.5 / 12 / view.k)); // text stays readable a little longer than boxes do
-    this.t = age >= 1 ? 1 : 1 - (1 - age) ** 3;
-    if (age >= 1) this.from = null;
-    const top = view.y,
-      bottom = view.y + this.h / view.k,
-      left = view.x,
-      right = view.x + this.w / view.k;
-    ctx.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    ctx.fillStyle = theme.sunken;
-    ctx.fillRect(0, 0, this.w, this.h);
-    const k = view.k * this.ratio,
-      world = () => ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
-    const tiled = view.k < LOD.marks && scene.leaves.length > TILED && !this.from;
-    this.complete = !tiled || this.tiles.draw(ctx, view, this.w, this.h, this.ratio);
-    world();
-    const all = [-Infinity, Infinity, -Infinity, Infinity],
-      part = this.from ? all : [top, bottom, left, right];
-    const boxes = tiled
-      ? scene.badged.filter((b) => b.y <= bottom && b.y + b.h >= top).slice(0, 400)
-      : scene.visible(...part);
-    const frames = scene.frames(...part, tiled ? 2 : 255);
-    if (!tiled) {
-      frames.forEach((b) => this.#frame(b));
-      this.#edges(top, bottom, left, right);
-      boxes.forEach((b) => this.#box(b));
-    }
-    this.#titles(frames);
-    this.#overlays(boxes);
-    this.#overview();
-    if (this.from || !this.complete) this.request();
-    this.onDraw?.();
-  }
-
-  /** One tile: frames, edges where they can be told apart, boxes, hits. Text and badges come on top, in their own size. */
-  #paint(ctx, left, top, right, bottom, k) {
-    const { scene, theme, view } = this;
-    Object.assign(this, { ctx, view: { ...view, k } });
-    ctx.fillStyle = theme.sunken;
-    ctx.fillRect(left, top, right - left, bottom - top);
-    for (const b of scene.frames(top, bottom, left, right)) if (b.w * k > 4) this.#frame(b);
-    if (k > 0.02) this.#edges(top, bottom, left, right);
-    const { hits } = this.state,
-      found = [];
-    for (const b of scene.visible(top, bottom, left, right)) {
-      this.#box(b);
-      if (hits?.[b.item.index]) found.push(b);
-    }
-    ctx.fillStyle = theme.hit;
-    for (const b of found) {
-      const grow = Math.max(0, 3 / k - b.h) / 2;
-      ctx.fillRect(b.x, b.y - grow, b.w, b.h + 2 * grow);
-    }
-    Object.assign(this, { ctx: this.screen, view });
-  }
-
-  #rect(b) {
-    const old = this.t < 1 && this.from?.get(b.key);
-    if (!old) return [b.x, b.y, b.w, b.h];
-    return [b.x, b.y, b.w, b.h].map((v, i) => old[i] + (v - old[i]) * this.t);
-  }
-
-  #fade(b) {
-    const dim = this.state.dim?.[b.item.index] ? 0.28 : 1;
-    return this.t < 1 && this.from && !this.from.has(b.key) ? dim * this.t : dim;
-  }
-
-  #frame(b) {
-    const { ctx, theme, view } = this,
-      [x, y, w, h] = this.#rect(b);
-    ctx.globalAlpha = this.t < 1 && this.from && !this.from.has(b.key) ? this.t : 1;
-    ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface;
-    ctx.strokeStyle = theme.line;
-    ctx.lineWidth = Math.min(1 / view.k, 3);
-    ctx.beginPath();
-    ctx.roundRect(x, y, w, h, 8);
-    ctx.fill();
-    ctx.stroke();
-    ctx.globalAlpha = 1;
-  }
-
-  #edges(top, bottom, left, right) {
-    const { ctx, theme, view, scene } = this,
-      { mark, near: close, path: way } = this.state;
-    const plain = new Path2D(),
-      up = new Path2D(),
-      down = new Path2D(),
-      near = new Path2D(),
-      arrows = view.k >= LOD.labels ? [] : null;
-    const some = (pairs, test) => {
-      for (let i = 0; i < pairs.length; i += 2) if (test(pairs[i], pairs[i + 1])) return true;
-      return false;
-    };
-    const { bounds, pointsAt, pairsAt } = scene,
-      many = scene.arrow.length;
-    for (let e = 0; e < many; e++) {
-      if (bounds[4 * e + 3] < top || bounds[4 * e + 1] > bottom || bounds[4 * e + 2] < left || bounds[4 * e] > right)
-        continue;
-      const points = scene.points.subarray(pointsAt[e], pointsAt[e + 1]),
-        pairs = close || way || mark ? scene.pairs.subarray(pairsAt[e], pairsAt[e + 1]) : null;
-      let path = plain,
-        colour = theme.edge;
-      if (close && some(pairs, (a, b) => close[a] || close[b])) {
-        path = near;
-        colour = theme.text;
-      } else if (way) {
-        if (some(pairs, (a, b) => way[a] && way[b])) {
-          path = up;
-          colour = theme.up;
-        }
-      } else if (mark && some(pairs, (a, b) => mark[a] & 1 && mark[b] & 1)) {
-        path = up;
-        colour = theme.up;
-      } else if (mark && some(pairs, (a, b) => mark[a] & 2 && mark[b] & 2)) {
-        path = down;
-        colour = theme.down;
-      }
-      curve(path, points, view.k < LOD.round);
-      if (arrows && scene.arrow[e]) arrows.push(points[points.length - 2], points[points.length - 1], colour);
-    }
-    const thin = Math.min(1.25, 1.1 / view.k + 0.1);
-    ctx.globalAlpha = this.t < 1 ? this.t : 1;
-    const stroke = (path, colour, width, dash = []) => {
-      ctx.setLineDash(dash);
-      ctx.strokeStyle = colour;
-      ctx.lineWidth = width;
-      ctx.stroke(path);
-    };
-    stroke(plain, theme.edge, Math.max(thin, 0.6 / view.k));
-    stroke(down, theme.down, Math.max(1.6, 1.2 / view.k), [5, 3]);
-    stroke(up, theme.up, Math.max(1.6, 1.2 / view.k));
-    stroke(near, theme.text, Math.max(1.6, 1.2 / view.k));
-    ctx.setLineDash([]);
-    for (let i = 0; arrows && i < arrows.length; i += 3) {
-      const x = arrows[i],
-        y = arrows[i + 1];
-      ctx.fillStyle = arrows[i + 2];
-      ctx.beginPath();
-      ctx.moveTo(x, y);
-      ctx.lineTo(x - 3.2, y - 6);
-      ctx.lineTo(x + 3.2, y - 6);
-      ctx.fill();
-    }
-    ctx.globalAlpha = 1;
-  }
-
-  #box(b) {
-    const { ctx, view } = this;
-    ctx.globalAlpha = this.#fade(b);
-    const found = this.classOf(b.item),
-      colour = this.colours.get(b.item.nodes ? found.main : found);
-    const rect = this.#rect(b);
-    if (view.k < LOD.round) {
-      // far away: colour only
-      ctx.fillStyle = colour.quiet ? colour.border : colour.solid;
-      ctx.fillRect(rect[0], rect[1], rect[2], Math.max(rect[3], 0.9 / view.k)); // never paler than its colour
-    } else if (b.kind === "node") this.#node(b, rect, colour);
-    else this.#group(b, rect, found.parts);
-    ctx.globalAlpha = 1;
-  }
-
-  #node(b, [x, y, w, h], colour) {
-    const { ctx, theme, view } = this,
-      n = b.item,
-      loud = colour.loud;
-    ctx.beginPath();
-    if (n.parameter) tag(ctx, x, y, w, h);
-    else ctx.roundRect(x, y, w, h, 5);
-    const far = view.k < LOD.labels; // no words any more: the colour has to carry further
-    ctx.fillStyle = loud ? colour.solid : colour.quiet ? theme.box : far ? colour.border : colour.fill;
-    ctx.fill();
-    ctx.strokeStyle = colour.border;
-    ctx.lineWidth = 1;
-    ctx.stroke();
-    if (view.k < LOD.marks) return;
-    this.#mark(
-      colour.mark,
-      x + 13,
-      y + h / 2,
-      4,
-      loud ? theme["on-strong"] : far && !colour.quiet ? theme.box : colour.solid,
-    );
-    if (far) return;
-    const g = this.grow,
-      id = g > 1.12 ? "" : this.figureOf(n) || "#" + n.id,
-      room = w - 30 - 6.2 * id.length - (n.parameter ? 8 : 4);
-    ctx.textBaseline = "middle";
-    ctx.fillStyle = loud ? theme["on-strong"] : colour.quiet && n.family === "view" ? theme.muted : theme.text;
-    this.#text(n.label, x + 23, y + h / 2 + 0.5, room, (n.parameter ? "italic " : "") + (12 * g).toFixed(1) + "px");
-    ctx.fillStyle = loud ? theme["on-strong"] : theme.faint;
-    ctx.textAlign = "right";
-    this.#text(id, x + w - (n.parameter ? 13 : 8), y + h / 2 + 0.5, 60, "10.5px");
-    ctx.textAlign = "left";
-  }
-
-  #group(b, [x, y, w, h], parts) {
-    const { ctx, theme, view } = this,
-      g = b.item,
-      stack = b.kind === "stack",
-      H = stack ? h - 8 : h;
-    ctx.strokeStyle = theme["line-strong"];
-    ctx.lineWidth = 1;
-    for (const i of stack ? [2, 1] : []) {
-      ctx.fillStyle = theme.surface;
-      ctx.beginPath();
-      ctx.roundRect(x + i * 5, y + i * 4, w - i * 10, H, 6);
-      ctx.fill();
-      ctx.stroke();
-    }
-    ctx.fillStyle = theme.box;
-    ctx.beginPath();
-    ctx.roundRect(x, y, w, H, 6);
-    ctx.fill();
-    ctx.stroke();
-    if (stack) this.#cells(b);
-    else this.#bar(x + 10, y + H - 8, w - 20, 3, parts);
-    if (view.k < LOD.marks) return;
-    ctx.fillStyle = theme.faint;
-    ctx.beginPath();
-    ctx.moveTo(x + 10, y + 10);
-    ctx.lineTo(x + 15, y + 14);
-    ctx.lineTo(x + 10, y + 18);
-    ctx.fill();
-    ctx.textBaseline = "middle";
-    ctx.fillStyle = theme.text;
-    const used = this.#text(
-      plain(g.name) + (stack ? `  ×${g.stack}` : g.part > 1 ? ` (${g.part})` : ""),
-      x + 21,
-      y + 14.5,
-      w - 60,
-      `600 ${(12.5 * this.grow).toFixed(1)}px`,
-    );
-    if (view.k < LOD.labels) return;
-    ctx.fillStyle = theme.muted;
-    const sub = stack ? `${g.children[0].cls}` : g.cls === g.name ? "" : g.cls;
-    this.#text(sub, x + 21 + used + 7, y + 15, w - 44 - used, `${(11 * this.grow).toFixed(1)}px`);
-    this.#text(
-      `${plural(g.nodes.length, "node")}${this.figureOf(g) ? "  ·  " + this.figureOf(g) : ""}`,
-      x + 21,
-      y + (stack ? 30 : 27.5),
-      w - 30,
-      `${(11 * this.grow).toFixed(1)}px`,
-    );
-  }
-
-  #bar(x, y, w, h, parts) {
-    const { ctx } = this,
-      total = [...parts.values()].reduce((a, b) => a + b, 0);
-    let at = x;
-    for (const [key, count] of parts) {
-      if (!count) continue;
-      const c = this.colours.get(key),
-        width = (w * count) / total;
-      ctx.fillStyle = c.solid;
-      ctx.fillRect(at, y, Math.max(width - 1, 0.8), h);
-      at += width;
-    }
-  }
-
-  #cells(b) {
-    const { ctx, theme, view } = this;
-    for (const c of cells(b)) {
-      const { main } = this.classOf(c.group);
-      ctx.fillStyle = this.colourBy === "kind" ? theme["c-none"] : this.colours.get(main).solid;
-      ctx.fillRect(c.x, c.y, c.w, c.h);
-      if (view.k < 0.7) continue;
-      ctx.fillStyle = this.state.hoverCell === c.key ? theme.accent : theme.muted;
-      ctx.textAlign = "center";
-      this.#text(
-        c.group.name,
-        c.x + c.w / 2,
-        c.y + c.h + 7.5,
-        c.w + 6,
-        this.state.hoverCell === c.key ? "600 10px" : "10px",
-      );
-      ctx.textAlign = "left";
-    }
-  }
-
-  /** Titles of open groups keep their size on screen; far away they stand to the left of the frame. */
-  #titles(frames) {
-    const { ctx, theme, view, scene } = this;
-    ctx.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    ctx.textBaseline = "middle";
-    let lastOutside = -Infinity;
-    for (const b of frames) {
-      const [x, y, w, h] = this.#rect(b),
-        [sx, sy] = this.toScreen(x, y),
-        inside = view.k >= LOD.headers;
-      const scale = inside ? Math.min(view.k, 1.4) : 1;
-      ctx.globalAlpha = this.#fade(b);
-      if (inside) {
-        const cy = sy + 14 * view.k,
-          size = (s) => `${(s * scale).toFixed(2)}px`;
-        ctx.fillStyle = theme.faint;
-        ctx.beginPath();
-        ctx.moveTo(sx + 10 * scale, cy - 3 * scale);
-        ctx.lineTo(sx + 18 * scale, cy - 3 * scale);
-        ctx.lineTo(sx + 14 * scale, cy + 3 * scale);
-        ctx.fill();
-        ctx.font = `600 ${size(12)} ${theme.ui}`;
-        const back = ctx.measureText(b.item.name).width + ctx.measureText(b.item.cls || "").width * 0.9 + 14 * scale;
-        ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface; // an edge that passes stays behind the words
-        ctx.fillRect(sx + 20 * scale, cy - 8 * scale, Math.min(back, w * view.k - 26 * scale), 16 * scale);
-        ctx.fillStyle = theme.text;
-        const used = this.#text(plain(b.item.name), sx + 23 * scale, cy + 0.5, w * view.k - 40, "600 " + size(12));
-        ctx.fillStyle = theme.muted;
-        this.#text(
-          `${b.item.cls || ""}`,
-          sx + (23 + 7) * scale + used,
-          cy + 0.5,
-          w * view.k - used - 50 * scale,
-          size(11),
-        );
-      } else if (
-        h * view.k >= 18 &&
-        b.depth < 3 &&
-        !(b.depth === 1 && frames.some((f) => f.item.parent === b.item)) &&
-        (scene.columns > 1 || sy > lastOutside + 12)
-      ) {
-        const wrapped = scene.columns > 1,
-          room = wrapped ? GUTTER * view.k - 4 : 200; // beside a column there is room for a number at most
-        ctx.fillStyle = theme.muted;
-        ctx.textAlign = "right";
-        this.#text(
-          wrapped ? b.item.name : b.item.path,
-          sx - (wrapped ? 3 : 8),
-          sy < 0 ? Math.min(52, sy + h * view.k - 8) : sy + 8,
-          room,
-          "11px",
-        );
-        ctx.textAlign = "left";
-        lastOutside = sy;
-      }
-    }
-    ctx.globalAlpha = 1;
-    const k = view.k * this.ratio;
-    ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
-  }
-
-  /** Badges, search hits, hover and selection: above everything, never smaller than they can be seen. */
-  #overlays(boxes) {
-    const { ctx, theme, state, view } = this;
-    for (const b of boxes) {
-      const [x, y] = this.#rect(b);
-      const hits = state.hits?.[b.item.index];
-      if (hits) {
-        ctx.strokeStyle = theme.hit;
-        ctx.lineWidth = Math.max(1.5, 1.5 / view.k);
-        ctx.beginPath();
-        this.#outline(b, 2.5);
-        ctx.stroke();
-        if (b.item.nodes && view.k >= LOD.labels) this.#pill(String(hits), x - 2, y);
-      }
-    }
-    ctx.globalAlpha = 1;
-    const ring = (key, colour, width, offset) => {
-      const b = this.scene.box(key);
-      if (!b) return;
-      ctx.strokeStyle = colour;
-      ctx.lineWidth = Math.max(width, width / view.k);
-      ctx.beginPath();
-      this.#outline(b, offset);
-      ctx.stroke();
-    };
-    for (const key of state.nearKeys || []) ring(key, theme.muted, 1.25, 0);
-    if (state.hover && state.hover !== state.selection) ring(state.hover, theme.text, 1.25, 0);
-    if (state.selection) ring(state.selection, theme.accent, 2, 3);
-    for (const b of boxes) {
-      const [x, y, w] = this.#rect(b);
-      ctx.globalAlpha = Math.max(this.#fade(b), 0.5);
-      const grow = Math.max(1, 0.62 / view.k);
-      badges(b.item)
-        .filter(([, loud]) => loud || grow < 4)
-        .slice(0, grow > 3 ? 1 : 3)
-        .forEach(([mark, loud], i) => {
-          const r = 7.5 * grow,
-            cx = x + w - (b.kind === "node" ? 2 : 10) - i * (r * 2 + 2),
-            cy = y - (b.kind === "node" ? 3 : 0);
-          ctx.beginPath();
-          ctx.arc(cx, cy, r, 0, 7);
-          ctx.fillStyle = loud ? theme["c-alarm"] : theme.box;
-          ctx.fill();
-          ctx.strokeStyle = loud ? theme.box : theme["line-strong"];
-          ctx.lineWidth = loud ? 1.5 : 1;
-          ctx.stroke();
-          this.#mark(mark, cx, cy, 3.7 * grow, loud ? theme["on-strong"] : theme.text);
-        });
-    }
-    ctx.globalAlpha = 1;
-  }
-
-  #outline(b, o) {
-    const [x, y, w, h] = this.#rect(b);
-    if (b.kind === "node" && b.item.parameter) tag(this.ctx, x - o, y - o, w + 2 * o, h + 2 * o);
-    else
-      this.ctx.roundRect(
-        x - o,
-        y - o,
-        w + 2 * o,
-        (b.kind === "stack" ? h - 8 : h) + 2 * o,
-        (b.kind === "node" ? 5 : 7) + o,
-      );
-  }
-
-  #pill(text, x, y) {
-    const { ctx, theme } = this;
-    ctx.font = "600 10.5px " + theme.ui;
-    const w = Math.max(16, ctx.measureText(text).width + 9);
-    ctx.fillStyle = theme.hit;
-    ctx.beginPath();
-    ctx.roundRect(x - 4, y - 8, w, 15, 7.5);
-    ctx.fill();
-    ctx.fillStyle = theme.name === "dark" ? "#10141a" : "#ffffff";
-    ctx.textAlign = "center";
-    ctx.fillText(text, x - 4 + w / 2, y + 0.5);
-    ctx.textAlign = "left";
-  }
-
-  #mark(name, x, y, r, colour) {
-    const { ctx } = this,
-      id = name + r.toFixed(1);
-    if (!this.paths.has(id)) {
-      const [how, d] = markPath(name, r);
-      this.paths.set(id, [how, new Path2D(d)]);
-    }
-    const [how, path] = this.paths.get(id);
-    ctx.save();
-    ctx.translate(x, y);
-    if (how === "fill") {
-      ctx.fillStyle = colour;
-      ctx.fill(path);
-    } else {
-      ctx.strokeStyle = colour;
-      ctx.lineWidth = Math.max(1.6, r * 0.4);
-      ctx.stroke(path);
-    }
-    ctx.restore();
-  }
-
-  /** Text cut to a width; what a cut gives is remembered. Returns the width used. */
-  #text(text, x, y, room, font) {
-    const { ctx, theme } = this;
-    if (!text || room < 12) return 0;
-    ctx.font = `${font} ${theme.ui}`;
-    const id = `${font}|${Math.round(room)}|${text}`;
-    let cut = this.clipped.get(id);
-    if (!cut) {
-      let s = text.length > 400 ? text.slice(0, 400) : text;
-      if (ctx.measureText(s).width > room) {
-        let lo = 0,
-          hi = s.length;
-        while (lo < hi) {
-          const mid = (lo + hi + 1) >> 1;
-          if (ctx.measureText(s.slice(0, mid) + "…").width <= room) lo = mid;
-          else hi = mid - 1;
-        }
-        s = s.slice(0, lo) + "…";
-      }
-      cut = [s, ctx.measureText(s).width];
-      if (this.clipped.size > 20000) this.clipped.clear();
-      this.clipped.set(id, cut);
-    }
-    ctx.fillText(cut[0], x, y);
-    return cut[1];
-  }
-
-  /** The overview: the whole graph, small, with ticks where something was found; drawn once, the window each frame. */
-  #overview() {
-    const { map, mapCtx: c, scene, theme, view, ratio } = this,
-      W = map.clientWidth,
-      H = map.clientHeight;
-    if (!W || !H) return;
-    const s = Math.min((W - 30) / scene.w, (H - 16) / scene.h),
-      ox = (W - 14 - scene.w * s) / 2,
-      oy = 8;
-    this.mapping = { s, ox, oy };
-    if (!this.picture) {
-      this.picture = Object.assign(document.createElement("canvas"), { width: map.width, height: map.height });
-      const p = this.picture.getContext("2d");
-      p.setTransform(ratio, 0, 0, ratio, 0, 0);
-      p.fillStyle = theme.sunken;
-      for (const b of scene.frames(-Infinity, Infinity, -Infinity, Infinity, 2))
-        p.fillRect(ox + b.x * s, oy + b.y * s, b.w * s, b.h * s);
-      const found = [];
-      const W2 = 2 * W,
-        taken = new Uint8Array(W2 * 2 * (H + 1)),
-        { place, size, item, leaves } = scene,
-        { dim, hits } = this.state; // of many boxes on one half pixel one is enough
-      for (const i of leaves) {
-        const x = ox + place[2 * i] * s,
-          y = oy + place[2 * i + 1] * s,
-          spot = Math.floor(2 * y) * W2 + Math.floor(2 * x);
-        if (hits?.[item[i]]) found.push(i);
-        if (taken[spot]) continue;
-        taken[spot] = 1;
-        const node = this.graph.items[item[i]],
-          f = this.classOf(node),
-          col = this.colours.get(node.nodes ? f.main : f);
-        p.globalAlpha = dim?.[item[i]] ? 0.2 : 1;
-        p.fillStyle = col.quiet ? col.border : col.solid;
-        p.fillRect(x, y, Math.max(size[2 * i] * s, 1), Math.max(size[2 * i + 1] * s, 1));
-      }
-      p.globalAlpha = 1;
-      const tick = (b, colour, tall) => {
-        p.fillStyle = colour;
-        p.fillRect(W - 9, oy + (b.y + b.h / 2) * s - tall / 2, 7, tall);
-      };
-      let last = -9;
-      for (const i of found) {
-        const b = scene.view(i),
-          at = b.y * s;
-        if (Math.abs(at - last) >= 0.5) {
-          tick(b, theme.hit, 2);
-          last = at;
-        }
-      }
-      for (const b of scene.badged) if (badges(b.item).some(([, loud]) => loud)) tick(b, theme["c-alarm"], 3);
-    }
-    c.setTransform(1, 0, 0, 1, 0, 0);
-    c.clearRect(0, 0, map.width, map.height);
-    c.drawImage(this.picture, 0, 0);
-    c.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const x0 = Math.max(1, ox + view.x * s),
-      x1 = Math.min(W - 12, ox + (view.x + this.w / view.k) * s);
-    const y0 = Math.max(1, oy + view.y * s),
-      y1 = Math.min(H - 1, Math.max(oy + (view.y + this.h / view.k) * s, y0 + 4));
-    c.fillStyle = theme.accent;
-    c.globalAlpha = 0.1;
-    c.fillRect(x0, y0, x1 - x0, y1 - y0);
-    c.globalAlpha = 1;
-    c.strokeStyle = theme.accent;
-    c.lineWidth = 1;
-    c.strokeRect(x0 + 0.5, y0 + 0.5, x1 - x0 - 1, y1 - y0 - 1);
-    const sel = scene.box(this.state.selection);
-    if (sel) {
-      c.fillStyle = theme.accent;
-      c.fillRect(W - 9, oy + (sel.y + Math.min(sel.h, 30) / 2) * s - 1.5, 7, 3);
-    }
-  }
-}
-
-const PLAIN = [];
-/** What is worth a badge at any zoom and in any colouring: [mark, loud]. */
-function badges(item) {
-  if (!item.nodes)
-    return (item.badges ??=
-      item.origin || item.initial || item.passes || item.hooks || item.failed ? worth([item]) : PLAIN);
-  return (item.badges ??= worth(item.nodes));
-}
-function worth(nodes) {
-  const out = [];
-  if (nodes.some((n) => n.failed)) out.push(["cross", true]);
-  if (nodes.some((n) => n.origin)) out.push(["flag", true]);
-  if (nodes.some((n) => n.initial || n.passes)) out.push(["bang", true]);
-  if (nodes.some((n) => n.hooks)) out.push(["hook", false]);
-  return out;
-}
-
-/** One cell per repeated block on a folded stack. */
-function cells(b) {
-  const all = b.item.children,
-    step = (b.w - 20) / all.length;
-  return all.map((group, i) => ({ key: group.key, group, x: b.x + 10 + i * step, y: b.y + 42, w: step - 2, h: 6 }));
-}
-
-function tag(ctx, x, y, w, h) {
-  const r = 4,
-    p = h / 2.6;
-  ctx.moveTo(x + r, y);
-  ctx.lineTo(x + w - p, y);
-  ctx.lineTo(x + w, y + h / 2);
-  ctx.lineTo(x + w - p, y + h);
-  ctx.lineTo(x + r, y + h);
-  ctx.arcTo(x, y + h, x, y + h - r, r);
-  ctx.lineTo(x, y + r);
-  ctx.arcTo(x, y, x + r, y, r);
-  ctx.closePath();
-}
-
-/** Straight down beside boxes, an S between rows. */
-function curve(path, p, straight) {
-  path.moveTo(p[0], p[1]);
-  for (let i = 2; i < p.length; i += 2) {
-    const x0 = p[i - 2],
-      y0 = p[i - 1],
-      x1 = p[i],
-      y1 = p[i + 1];
-    if (straight || Math.abs(x0 - x1) < 0.5) path.lineTo(x1, y1);
-    else {
-      const m = (y0 + y1) / 2;
-      path.bezierCurveTo(x0, m, x1, m, x1, y1);
-    }
-  }
-}
-return { Renderer, badges };
-};
-const $render = $render_();
-const $aria_ = () => {
-/**
- * The tree a screen reader gets: what the canvas shows, in the same order. Only what is in sight exists, and the selection,
- * so that its cost follows the window and not the graph; aria-posinset and aria-setsize say where in the whole each item is.
- */
-const { h, plural } = $dom;
-const { badges } = $render;
-
-const MOST = 150,
-  WAIT = 120;
-let instances = 0;
-
-class AriaTree {
-  prefix = `cabw${++instances}-t-`;
-  shown = new Map();
-
-  constructor(ins) {
-    this.ins = ins;
-  }
-
-  /** After a movement has settled; assistive technology reads much slower than the view pans. */
-  later() {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.update(), WAIT);
-  }
-
-  update() {
-    const { ins } = this,
-      { renderer, scene } = ins;
-    if (!scene) return;
-    const list = renderer.inSight(MOST),
-      selected = scene.box(renderer.state.selection),
-      keep = new Map();
-    if (selected && !list.some((b) => b.item === selected.item)) list.push(selected);
-    list.sort((a, b) => a.y - b.y || a.x - b.x || a.depth - b.depth);
-    for (const b of list)
-      keep.set(
-        b.item,
-        this.shown.get(b.item)?.open === (b.kind === "open") ? this.shown.get(b.item) : this.#element(b),
-      );
-    this.shown = keep;
-    ins.tree.replaceChildren(...[...keep.values()].map((e) => e.el));
-    this.select();
-  }
-
-  #element(b) {
-    const { item } = b,
-      open = b.kind === "open",
-      [position, size] = place(item);
-    return {
-      open,
-      el: h(
-        "div",
-        {
-          role: "treeitem",
-          id: this.prefix + item.index,
-          "aria-level": String(b.depth || 1),
-          "aria-posinset": String(position),
-          "aria-setsize": String(size),
-          "aria-expanded": item.nodes ? String(open) : undefined,
-          "aria-selected": "false",
-        },
-        item.nodes
-          ? `${item.name}, ${item.cls || "group"}, ${plural(item.nodes.length, "node")}${this.#said(item)}`
-          : `${item.parameter ? "gradient of " + item.parameter : item.name}, number ${item.id}${this.#said(item)}`,
-      ),
-    };
-  }
-
-  #said(item) {
-    return badges(item).length || (!item.nodes && item.relative) ? ", " + this.ins.told(item) : "";
-  }
-
-  /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */
-  select() {
-    const { tree, renderer, graph } = this.ins,
-      item = graph.item(renderer.state.selection),
-      known = item && this.shown.get(item);
-    tree.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
-    if (item && !known && this.ins.scene?.box(renderer.state.selection)) return this.update();
-    if (known) {
-      known.el.setAttribute("aria-selected", "true");
-      tree.setAttribute("aria-activedescendant", known.el.id);
-    } else tree.removeAttribute("aria-activedescendant");
-  }
-
-  stop() {
-    clearTimeout(this.timer);
-  }
-}
-
-/** Which of how many an item is among those of its group, in backward order. */
-function place(item) {
-  const group = item.parent;
-  if (!group) return [1, 1];
-  const first = (i) => (i.nodes ? i.nodes[0].index : i.index);
-  group.order ??= new Map(
-    [...group.own, ...group.children].sort((a, b) => first(a) - first(b)).map((i, k) => [i, k + 1]),
-  );
-  return [group.order.get(item), group.order.size];
-}
-return { AriaTree };
-};
-const $aria = $aria_();
-const $camera_ = () => {
-/** Where the view is and how it moves: fit, show, zoom, and what follows a drawn frame (zoom figure, breadcrumb). */
-const { h } = $dom;
-
-const MOTION = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 200;
-const READABLE = 0.8,
-  ZOOM = [0.0004, 4],
-  NEWSPAPER = 0.16; // below this zoom a whole spine shows nothing: it is wrapped into columns
-
-class Camera {
-  moving = null;
-
-  constructor(ins) {
-    this.ins = ins;
-  }
-
-  room() {
-    const { renderer: r, mapCanvas } = this.ins;
-    return { w: Math.max(50, r.w - mapCanvas.clientWidth - 48), h: Math.max(50, r.h - 84) };
-  }
-  aspect() {
-    const { w, h } = this.room();
-    return w / h;
-  }
-
-  /** First to the readable width; again for the whole graph, a long one wrapped into columns; and back. */
-  fit(animate = true) {
-    const { ins } = this,
-      { w, h } = this.room(),
-      s = ins.scene;
-    if (!s) return;
-    const whole = Math.min(1.2, w / s.w, h / s.h);
-    if (animate && ins.wrapped) {
-      ins.wrapped = false;
-      ins.lastFit = null;
-      return ins.rebuild(null, { then: () => this.fit(false) });
-    }
-    const again = animate && ins.lastFit === "wide";
-    if (again && whole < NEWSPAPER) {
-      ins.wrapped = true;
-      ins.lastFit = "whole";
-      return ins.rebuild(null, { then: () => this.#whole(false) });
-    }
-    ins.lastFit = whole < READABLE && !again ? "wide" : "whole";
-    if (whole >= READABLE || again) return this.#whole(animate);
-    const k = Math.max(READABLE, Math.min(1, w / s.w));
-    this.move({ x: s.w / 2 - (w / 2 + 24) / k, y: -48 / k, k }, animate);
-  }
-
-  #whole(animate) {
-    const { w, h } = this.room(),
-      s = this.ins.scene,
-      k = Math.min(1.2, w / s.w, h / s.h);
-    this.move({ x: s.w / 2 - (w / 2 + 24) / k, y: s.h / 2 - (h / 2 + 26) / k, k }, animate);
-  }
-
-  /** Whether any of the picture is in sight. */
-  sees() {
-    const {
-      renderer: { view, w, h },
-      scene,
-    } = this.ins;
-    return view.x < scene.w && view.y < scene.h && view.x + w / view.k > 0 && view.y + h / view.k > 0;
-  }
-
-  show(key) {
-    const { renderer, scene } = this.ins,
-      b = scene?.box(key),
-      { view } = renderer,
-      { w, h } = this.room();
-    if (!b) return;
-    const k = Math.max(view.k, 0.8),
-      cx = b.x + b.w / 2,
-      cy = b.y + Math.min(b.h / 2, h / 2 / k);
-    const [sx, sy] = renderer.toScreen(cx, cy),
-      half = Math.min(b.w * k, w) / 2;
-    const off = (at, low, high) => (at < low ? at - low : at > high ? at - high : 0);
-    const dx = off(sx, half + 16, w + 32 - half),
-      dy = off(sy, 32, h - 8);
-    if (k === view.k && !dx && !dy) return;
-    if (k === view.k && Math.abs(dx) < w / 2 && Math.abs(dy) < h / 2)
-      return this.move({ x: view.x + dx / k, y: view.y + dy / k, k }); // near: as little as it takes
-    this.move({ x: cx - (w / 2 + 24) / k, y: cy - (h / 2 + 26) / k, k });
-  }
-
-  zoom(factor, sx = this.ins.renderer.w / 2, sy = this.ins.renderer.h / 2, animate = false) {
-    const { renderer } = this.ins,
-      k = Math.max(ZOOM[0], Math.min(ZOOM[1], renderer.view.k * factor)),
-      [x, y] = renderer.toWorld(sx, sy);
-    this.ins.lastFit = null;
-    this.move({ x: x - sx / k, y: y - sy / k, k }, animate);
-  }
-
-  move(to, animate = true) {
-    const r = this.ins.renderer;
-    if (!animate || !MOTION) {
-      this.moving = null;
-      r.view = to;
-      r.request();
-      return;
-    }
-    const from = { ...r.view },
-      began = performance.now(),
-      run = (this.moving = {});
-    const step = () => {
-      if (this.moving !== run) return;
-      const t = Math.min(1, (performance.now() - began) / MOTION),
-        e = 1 - (1 - t) ** 3,
-        k = t === 1 ? to.k : from.k * (to.k / from.k) ** e;
-      const a = from.k === to.k ? e : (k - from.k) / (to.k - from.k),
-        sx = (v) => from[v] * from.k + (to[v] * to.k - from[v] * from.k) * a;
-      r.view = t === 1 ? to : { x: sx("x") / k, y: sx("y") / k, k };
-      r.request();
-      if (t < 1) requestAnimationFrame(step);
-    };
-    step();
-  }
-
-  drawn() {
-    const { ins } = this,
-      { renderer, scene } = ins,
-      { view } = renderer,
-      percent = view.k < 0.1 ? (view.k * 100).toFixed(1) + "%" : Math.round(view.k * 100) + "%";
-    if (ins.zoomOut.textContent !== percent) ins.zoomOut.textContent = percent;
-    ins.aria.later();
-    const [x, y] = renderer.toWorld(this.room().w / 2, 44),
-      within = (b) =>
-        b.y + 20 < view.y + 44 / view.k &&
-        b.y + b.h > y &&
-        b.h * view.k > 60 &&
-        (b.depth === 1 || (b.x < x && b.x + b.w > x));
-    const inside = ins.wrapped
-        ? []
-        : scene
-            .frames(view.y, view.y + renderer.h / view.k, -Infinity, Infinity, view.k < 0.16 ? 2 : 255)
-            .filter(within),
-      id = inside.map((b) => b.key).join();
-    if (this.crumbs === id) return;
-    this.crumbs = id;
-    ins.crumbs.replaceChildren(
-      ...inside
-        .flatMap((b, i) => [
-          i ? h("i", null, "›") : "",
-          h(
-            "button",
-            {
-              title: "Go to the top of " + b.item.path,
-              onclick: () => {
-                ins.select(b.key);
-                this.move({ x: view.x, y: b.y - 48 / view.k, k: view.k });
-              },
-            },
-            b.item.name,
-          ),
-        ])
-        .filter(Boolean),
-    );
-  }
-}
-return { Camera };
-};
-const $camera = $camera_();
 const $worker_ = () => {
 /** The layout's side of the conversation with client.js: one graph, then one scene a message. */
 const { Graph } = $graph;
@@ -3908,7 +3044,7 @@ function box(ins, code, line, outside, x, y) {
   const [name, target] = statement(code.lines[line]);
   const text = outside
     ? name
-    : target.replace(/^(torch\.)?(ops\.)?(aten\.)?/, "").replace(/\.(default|int|Tensor)$/, "");
+    : target.replace(/^(torch\.)?(ops\.)?(aten\.)?/, "").replace(/\.(default|int|Tensor)$/, "") || name;
   const rect = make("rect", {
     x,
     y,
@@ -4166,7 +3302,10 @@ function calls(ins) {
   if (!captures.length)
     return finding(ins, {
       icon: "cross",
-      head: `None of ${plural(events.length, "backward call")} was captured`,
+      head:
+        events.length === 1
+          ? "The one backward call was not captured"
+          : `None of ${number(events.length)} backward calls was captured`,
       text: events.at(-1).reason.slice(0, 300),
       onclick,
     });
@@ -4253,6 +3392,7 @@ function head(ins, n) {
           );
   const tags = [
     n.failed && h("span.cabw-tag.alarm", null, mark("cross", ALARM, 10), "The trace stopped here"),
+    n.unreached && h("span.cabw-tag", null, "Not reached: the trace stopped before it"),
     n.origin && h("span.cabw-tag.alarm", null, mark("flag", ALARM, 10), "First divergence"),
     n.initial && h("span.cabw-tag.alarm", null, mark("bang", ALARM, 10), "Touched in the initial trace"),
     n.passes && h("span.cabw-tag.alarm", null, mark("bang", ALARM, 10), "Looked for in a graph pass"),
@@ -4856,7 +3996,7 @@ function line(ins, row, picked) {
       onclick: () => row.ref && ins.reveal(row.ref.key),
     },
     mark(row.good ? MARKS[row.verdict] : "differ", row.good ? "var(--c-equal)" : ALARM, 11),
-    h("span", null, h("span.muted", null, row.name.slice(0, cut)), row.name.slice(cut)),
+    h("span.cabw-name", null, h("span.muted", null, row.name.slice(0, cut)), h("span", null, row.name.slice(cut))),
     row.relative ? meter(share, `var(--${level})`) : h("span"),
     h("span.num" + (row.good ? ".muted" : ""), null, row.rel === null ? row.verdict : error(row.rel)),
     h("span.num.muted", null, error(row.abs)),
@@ -5195,6 +4335,39 @@ function legend(ins) {
 return { frame, status, segment, legend };
 };
 const $frame = $frame_();
+const $expanded_ = () => {
+/**
+ * The trait `expanded`: the paths of open groups; where most are open "*" and, with a "!", the highest closed ones. With
+ * thousands of groups the paths would otherwise cross the wire at each click.
+ */
+const FEW = 100;
+
+function fold(expanded, graph) {
+  if (expanded.size < FEW || expanded.size * 2 < graph.groups.size) return [...expanded];
+  const closed = [];
+  for (const g of graph.groups.values()) {
+    if (!g.parent || expanded.has(g.path)) continue;
+    if (!g.parent.parent || expanded.has(g.parent.path)) closed.push("!" + g.path);
+  }
+  return ["*", ...closed];
+}
+
+function unfold(list, graph) {
+  if (list[0] !== "*") return new Set(list);
+  const closed = new Set(list.slice(1).map((path) => path.slice(1)));
+  const open = new Set();
+  const todo = [...graph.root.children];
+  while (todo.length) {
+    const g = todo.pop();
+    if (closed.has(g.path)) continue;
+    open.add(g.path);
+    todo.push(...g.children);
+  }
+  return open;
+}
+return { fold, unfold };
+};
+const $expanded = $expanded_();
 const $input_ = () => {
 /** Pointer, wheel and keys: everything a person does to the canvas. Functions of the inspector; they hold no state of their own but a drag. */
 function pointer(ins) {
@@ -5404,6 +4577,955 @@ const cost = (a, b) =>
 return { pointer, keys };
 };
 const $input = $input_();
+const $reach_ = () => {
+/** What passes search, filter and selection, for each item; worked out once for a change and not for each frame. */
+const { ENCODINGS } = $encode;
+
+/**
+ * How many nodes of each item pass filter and search (kept), how many of these lie on the ways of the selection too
+ * (reached), how many were found (hits). All null where nothing is searched, filtered or selected.
+ */
+function reachOf({ graph, filter, cone, way, hits: ids, colour }) {
+  const out = { cone, way, kept: null, reached: null, hits: null };
+  if (!ids && !filter.size && !cone) return out;
+  const n = graph.items.length;
+  const encoding = ENCODINGS[colour];
+  const on = way?.on || cone?.mark;
+  const found = ids && new Uint8Array(graph.list.length);
+  const kept = (out.kept = new Uint32Array(n));
+  const reached = (out.reached = new Uint32Array(n));
+  const hits = (out.hits = found && new Uint32Array(n));
+  if (found) for (const id of ids) found[graph.nodes.get(id).index] = 1;
+  for (const node of graph.list) {
+    const i = node.index;
+    if ((filter.size && !filter.has(encoding.of(node))) || (found && !found[i])) continue;
+    kept[i] = 1;
+    if (!on || on[i]) reached[i] = 1;
+    if (found) hits[i] = 1;
+  }
+  for (const counts of [kept, reached, hits]) if (counts) sum(graph, counts);
+  return out;
+}
+
+/** Adds the counts of nodes up into their groups, the innermost first. */
+function sum(graph, counts) {
+  for (const g of graph.inner) for (const item of g.own) counts[g.index] += counts[item.index];
+  for (const g of graph.inner) if (g.parent) counts[g.parent.index] += counts[g.index];
+}
+return { reachOf };
+};
+const $reach = $reach_();
+const $lod_ = () => {
+/** Zoom at which things appear: below `marks` only colour, below `labels` no text in boxes, below `headers` titles leave the frame. */
+const LOD = { labels: 0.6, marks: 0.3, headers: 0.6, round: 0.16 };
+return { LOD };
+};
+const $lod = $lod_();
+const $minimap_ = () => {
+const { badges } = $shapes;
+
+/** The overview: the whole graph, small, with ticks where something was found; drawn once, the window each frame. */
+function drawMap(r) {
+  const { map, mapCtx: c, scene, theme, view, ratio } = r,
+    W = map.clientWidth,
+    H = map.clientHeight;
+  if (!W || !H) return;
+  const s = Math.min((W - 30) / scene.w, (H - 16) / scene.h),
+    ox = (W - 14 - scene.w * s) / 2,
+    oy = 8;
+  r.mapping = { s, ox, oy };
+  if (!r.picture) {
+    r.picture = Object.assign(document.createElement("canvas"), { width: map.width, height: map.height });
+    const p = r.picture.getContext("2d");
+    p.setTransform(ratio, 0, 0, ratio, 0, 0);
+    p.fillStyle = theme.sunken;
+    for (const b of scene.frames(-Infinity, Infinity, -Infinity, Infinity, 2))
+      p.fillRect(ox + b.x * s, oy + b.y * s, b.w * s, b.h * s);
+    const found = [];
+    const W2 = 2 * W,
+      taken = new Uint8Array(W2 * 2 * (H + 1)),
+      { place, size, item, leaves } = scene,
+      { dim, hits } = r.state; // of many boxes on one half pixel one is enough
+    for (const i of leaves) {
+      const x = ox + place[2 * i] * s,
+        y = oy + place[2 * i + 1] * s,
+        spot = Math.floor(2 * y) * W2 + Math.floor(2 * x);
+      if (hits?.[item[i]]) found.push(i);
+      if (taken[spot]) continue;
+      taken[spot] = 1;
+      const node = r.graph.items[item[i]],
+        f = r.classOf(node),
+        col = r.colours.get(node.nodes ? f.main : f);
+      p.globalAlpha = dim?.[item[i]] ? 0.2 : 1;
+      p.fillStyle = col.quiet ? col.border : col.solid;
+      p.fillRect(x, y, Math.max(size[2 * i] * s, 1), Math.max(size[2 * i + 1] * s, 1));
+    }
+    p.globalAlpha = 1;
+    const tick = (b, colour, tall) => {
+      p.fillStyle = colour;
+      p.fillRect(W - 9, oy + (b.y + b.h / 2) * s - tall / 2, 7, tall);
+    };
+    let last = -9;
+    for (const i of found) {
+      const b = scene.view(i),
+        at = b.y * s;
+      if (Math.abs(at - last) >= 0.5) {
+        tick(b, theme.hit, 2);
+        last = at;
+      }
+    }
+    for (const b of scene.badged) if (badges(b.item).some(([, loud]) => loud)) tick(b, theme["c-alarm"], 3);
+  }
+  c.setTransform(1, 0, 0, 1, 0, 0);
+  c.clearRect(0, 0, map.width, map.height);
+  c.drawImage(r.picture, 0, 0);
+  c.setTransform(ratio, 0, 0, ratio, 0, 0);
+  const x0 = Math.max(1, ox + view.x * s),
+    x1 = Math.min(W - 12, ox + (view.x + r.w / view.k) * s);
+  const y0 = Math.max(1, oy + view.y * s),
+    y1 = Math.min(H - 1, Math.max(oy + (view.y + r.h / view.k) * s, y0 + 4));
+  c.fillStyle = theme.accent;
+  c.globalAlpha = 0.1;
+  c.fillRect(x0, y0, x1 - x0, y1 - y0);
+  c.globalAlpha = 1;
+  c.strokeStyle = theme.accent;
+  c.lineWidth = 1;
+  c.strokeRect(x0 + 0.5, y0 + 0.5, x1 - x0 - 1, y1 - y0 - 1);
+  const sel = scene.box(r.state.selection);
+  if (sel) {
+    c.fillStyle = theme.accent;
+    c.fillRect(W - 9, oy + (sel.y + Math.min(sel.h, 30) / 2) * s - 1.5, 7, 3);
+  }
+}
+return { drawMap };
+};
+const $minimap = $minimap_();
+const $theme_ = () => {
+/** Colours for the canvas come from the style sheet; this file decides light or dark and reads the tokens. */
+const TOKENS = [
+  "surface",
+  "sunken",
+  "line",
+  "line-strong",
+  "text",
+  "muted",
+  "faint",
+  "accent",
+  "accent-soft",
+  "up",
+  "down",
+  "edge",
+  "box",
+  "open",
+  "hit",
+  "on-strong",
+  "c-matmul",
+  "c-norm",
+  "c-pointwise",
+  "c-loss",
+  "c-custom",
+  "c-compiled",
+  "c-view",
+  "c-parameter",
+  "c-none",
+  "c-equal",
+  "c-alarm",
+  "q1",
+  "q2",
+  "q3",
+  "q4",
+  "d1",
+  "d2",
+  "d3",
+  "tint",
+  "ui",
+  "mono",
+];
+
+/** Calls `changed(theme)` now and whenever the host or the system changes; returns a function that stops it. */
+function followTheme(el, changed) {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const read = () => {
+    if (!el.isConnected) return; // a notebook renders first and attaches later; without a document there are no styles to read
+    const host = getComputedStyle(el).getPropertyValue("--jp-layout-color1").trim();
+    el.dataset.theme = (host ? luminance(toRgb(host)) < 0.4 : system.matches) ? "dark" : "light";
+    const style = getComputedStyle(el),
+      theme = { name: el.dataset.theme };
+    for (const t of TOKENS) theme[t] = style.getPropertyValue("--" + t).trim();
+    for (const t of TOKENS.slice(0, -3))
+      if (!/^#[0-9a-f]{6}$/i.test(theme[t])) theme[t] = `rgb(${toRgb(theme[t]).join(",")})`; // color-mix() and the like
+    theme.tint = Number(theme.tint);
+    theme.rgb = Object.fromEntries(TOKENS.slice(0, -3).map((t) => [t, toRgb(theme[t])]));
+    changed(theme);
+  };
+  const observer = new MutationObserver(read);
+  observer.observe(document.body, {
+    attributes: true,
+    attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class", "style"],
+  });
+  const attached = new ResizeObserver(() => {
+    if (el.isConnected) {
+      attached.disconnect();
+      read();
+    }
+  });
+  attached.observe(el);
+  system.addEventListener("change", read);
+  read();
+  return () => {
+    observer.disconnect();
+    attached.disconnect();
+    system.removeEventListener("change", read);
+  };
+}
+
+let probe;
+function toRgb(colour) {
+  const hex = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(colour);
+  if (hex) return hex.slice(1).map((v) => parseInt(v, 16));
+  probe ??= Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", {
+    willReadFrequently: true,
+  });
+  probe.clearRect(0, 0, 1, 1);
+  probe.fillStyle = colour || "#000";
+  probe.fillRect(0, 0, 1, 1);
+  return [...probe.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+}
+
+const luminance = ([r, g, b]) => (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
+
+/** `a` over `b` at `t`, as a CSS colour. */
+function mix(a, b, t) {
+  return `rgb(${a.map((v, i) => Math.round(v * t + b[i] * (1 - t))).join(",")})`;
+}
+return { followTheme, mix };
+};
+const $theme = $theme_();
+const $tiles_ = () => {
+/**
+ * Far away a scene has too many boxes for one frame. It is painted once into tiles; a frame puts tiles together, paints the
+ * missing ones until its time is up and asks for another frame. While the zoom changes the old tiles are stretched.
+ */
+const SIZE = 512,
+  KEPT = 48,
+  BUDGET = 7;
+
+class Tiles {
+  levels = [];
+
+  /** `paint(ctx, left, top, right, bottom, k)` draws that part of the world; the context is already in world coordinates. */
+  constructor(paint) {
+    this.paint = paint;
+  }
+
+  clear() {
+    this.levels = [];
+    this.spare = null;
+  }
+
+  /** What was painted for another state stays on screen until its successor is there, so that a click does not flicker. */
+  stale() {
+    this.spare = this.levels[0] || this.spare;
+    this.levels = [];
+  }
+
+  /** Returns whether everything in sight was there. */
+  draw(ctx, view, w, h, ratio) {
+    const steady = this.lastK === view.k;
+    this.lastK = view.k;
+    let level = this.levels[0];
+    if (!level || (level.k !== view.k && (steady || view.k / level.k > 2 || view.k / level.k < 0.5))) {
+      level = { k: view.k, tiles: new Map() };
+      this.levels = [level, this.levels[0]].filter(Boolean);
+    }
+    const old = this.levels[1] || this.spare,
+      side = SIZE / level.k;
+    if (old) this.#put(ctx, old, view, w, h, ratio);
+    const seen = [];
+    for (let i = Math.floor(view.x / side); i * side < view.x + w / view.k; i++)
+      for (let j = Math.floor(view.y / side); j * side < view.y + h / view.k; j++) seen.push([i, j]);
+    const cx = (view.x + w / view.k / 2) / side - 0.5,
+      cy = (view.y + h / view.k / 2) / side - 0.5;
+    seen.sort((a, b) => Math.hypot(a[0] - cx, a[1] - cy) - Math.hypot(b[0] - cx, b[1] - cy));
+    const began = performance.now();
+    let missing = 0;
+    for (const [i, j] of seen) {
+      const id = i + ":" + j;
+      if (level.tiles.has(id)) continue;
+      if (performance.now() - began > BUDGET) {
+        missing++;
+        continue;
+      }
+      level.tiles.set(id, this.#tile(i, j, side, level.k, ratio));
+      if (level.tiles.size > KEPT) level.tiles.delete(level.tiles.keys().next().value);
+    }
+    this.#put(ctx, level, view, w, h, ratio);
+    if (!missing && level.k === view.k) {
+      this.levels = [level];
+      this.spare = null;
+    }
+    return !missing && level.k === view.k;
+  }
+
+  #tile(i, j, side, k, ratio) {
+    const canvas = Object.assign(document.createElement("canvas"), {
+        width: Math.ceil(SIZE * ratio),
+        height: Math.ceil(SIZE * ratio),
+      }),
+      ctx = canvas.getContext("2d", { alpha: false });
+    const s = k * ratio;
+    ctx.setTransform(s, 0, 0, s, -i * side * s, -j * side * s);
+    this.paint(ctx, i * side, j * side, (i + 1) * side, (j + 1) * side, k);
+    return { canvas, i, j };
+  }
+
+  #put(ctx, level, view, w, h, ratio) {
+    const s = view.k / level.k,
+      side = SIZE / level.k;
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    for (const { canvas, i, j } of level.tiles.values()) {
+      const x = Math.round((i * side - view.x) * view.k * ratio),
+        y = Math.round((j * side - view.y) * view.k * ratio);
+      if (x > w * ratio || y > h * ratio || x + canvas.width * s < 0 || y + canvas.height * s < 0) continue;
+      if (s === 1) ctx.drawImage(canvas, x, y);
+      else ctx.drawImage(canvas, x, y, Math.ceil(canvas.width * s), Math.ceil(canvas.height * s));
+    }
+  }
+}
+return { Tiles };
+};
+const $tiles = $tiles_();
+const $render_ = () => {
+/** Draws a scene on one canvas 2D and its overview beside it. Knows nothing of panels, Python or the DOM around it. */
+const { composition, ENCODINGS, figure, markPath, strongest } = $encode;
+const { plural } = $dom;
+const { LOD } = $lod;
+const { drawMap } = $minimap;
+const { GUTTER } = $scene;
+const { badges, cells, curve, nameOf, tag } = $shapes;
+const { mix } = $theme;
+const { Tiles } = $tiles;
+
+/** From how many boxes on the view from afar is put together from tiles. */
+const TILED = 1500;
+const MOTION = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 180;
+
+class Renderer {
+  view = { x: 0, y: 0, k: 1 };
+  /** selection, hover: keys. mark, near, path: per node. dim, hits: per item. All null where there is nothing to show. */
+  state = { selection: null, hover: null, mark: null, near: null, path: null, dim: null, hits: null };
+  paths = new Map();
+  clipped = new Map();
+  frames = 0;
+
+  constructor(canvas, map) {
+    this.canvas = canvas;
+    this.map = map;
+    this.ctx = this.screen = canvas.getContext("2d", { alpha: false });
+    this.tiles = new Tiles((ctx, left, top, right, bottom, k) => this.#paint(ctx, left, top, right, bottom, k));
+    this.mapCtx = map.getContext("2d");
+  }
+
+  resize() {
+    const ratio = window.devicePixelRatio || 1;
+    for (const c of [this.canvas, this.map]) {
+      const { clientWidth: w, clientHeight: h } = c;
+      if (c.width !== Math.round(w * ratio) || c.height !== Math.round(h * ratio)) {
+        c.width = Math.round(w * ratio);
+        c.height = Math.round(h * ratio);
+      }
+    }
+    if (this.ratio !== ratio) this.tiles.clear();
+    this.ratio = ratio;
+    this.w = this.canvas.clientWidth;
+    this.h = this.canvas.clientHeight;
+    this.picture = null;
+    this.request();
+  }
+
+  /** A new scene moves into place from the old one; both are in the same coordinates, apart from `shift`. */
+  setScene(scene, shift = [0, 0]) {
+    const old = this.scene;
+    this.scene = scene;
+    this.picture = null;
+    this.tiles.clear();
+    this.from = null;
+    if (old && MOTION && scene.count < 3000 && old.count < 3000) {
+      this.from = new Map(
+        Array.from({ length: old.count }, (_, i) => old.view(i)).map((b) => [
+          b.key,
+          [b.x + shift[0], b.y + shift[1], b.w, b.h],
+        ]),
+      );
+      this.began = performance.now();
+    }
+    this.request();
+  }
+
+  setColours(encoding, theme, graph) {
+    this.encoding = encoding;
+    this.theme = theme;
+    this.graph = graph;
+    this.picture = null;
+    this.tiles.stale();
+    const { rgb } = theme;
+    this.colours = new Map(
+      encoding.classes.map(([key, , token, mark]) => [
+        key,
+        {
+          mark,
+          solid: theme[token],
+          fill: mix(rgb[token], rgb.box, encoding === ENCODINGS.kind ? theme.tint : theme.tint * 1.5),
+          border: mix(rgb[token], rgb.box, 0.5),
+          loud: ["first", "initial"].includes(key),
+          quiet: ["view", "none"].includes(key),
+        },
+      ]),
+    );
+    this.classes = new Map();
+    this.figures = new Map();
+    this.colourBy = Object.keys(ENCODINGS).find((k) => ENCODINGS[k] === encoding);
+    this.request();
+  }
+
+  classOf(item) {
+    if (!item.nodes) return this.encoding.of(item);
+    if (!this.classes.has(item))
+      this.classes.set(item, {
+        main: strongest(this.encoding, item.nodes),
+        parts: composition(this.encoding, item.nodes),
+      });
+    return this.classes.get(item);
+  }
+
+  /** The number that goes with the colour of an item, remembered. */
+  figureOf(item) {
+    if (!this.figures.has(item)) this.figures.set(item, figure(this.colourBy, item.nodes || [item]));
+    return this.figures.get(item);
+  }
+
+  request() {
+    if (this.pending) return;
+    this.pending = requestAnimationFrame(() => {
+      this.pending = 0;
+      this.draw();
+    });
+  }
+
+  toWorld(sx, sy) {
+    return [this.view.x + sx / this.view.k, this.view.y + sy / this.view.k];
+  }
+  toScreen(x, y) {
+    return [(x - this.view.x) * this.view.k, (y - this.view.y) * this.view.k];
+  }
+
+  hit(sx, sy) {
+    const [x, y] = this.toWorld(sx, sy),
+      inside = (b) => x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + b.h;
+    const leaf = this.scene.visible(y, y, x, x).find(inside);
+    if (leaf?.kind === "stack") {
+      const cell = cells(leaf).find((c) => x >= c.x && x < c.x + c.w + 2 && y >= c.y - 4 && y <= c.y + c.h + 14);
+      return { key: leaf.key, cell: cell?.key };
+    }
+    if (leaf) return { key: leaf.key };
+    const frame = this.scene.frames(y, y, x, x).at(-1);
+    return frame ? { key: frame.key, header: y < frame.y + 26, frame: true } : null;
+  }
+
+  /** What a reader of the picture can tell apart now, `most` at most: open groups in sight, then boxes once they have a mark. */
+  inSight(most) {
+    const { view, scene } = this,
+      top = view.y,
+      bottom = top + this.h / view.k,
+      left = view.x,
+      right = left + this.w / view.k;
+    const frames = scene
+      .frames(top, bottom, left, right, view.k < LOD.round ? 2 : 255)
+      .filter((b) => b.h * view.k > 18);
+    return [
+      ...frames.slice(0, most / 3),
+      ...(view.k >= LOD.round ? scene.visible(top, bottom, left, right) : scene.badged),
+    ].slice(0, most);
+  }
+
+  draw() {
+    const { ctx, view, theme, scene } = this;
+    if (!scene || !theme || !this.w) return;
+    this.frames++;
+    const age = this.from ? (performance.now() - this.began) / MOTION : 1;
+    this.grow = Math.max(1, Math.min(1.25, 9.5 / 12 / view.k)); // text stays readable a little longer than boxes do
+    this.t = age >= 1 ? 1 : 1 - (1 - age) ** 3;
+    if (age >= 1) this.from = null;
+    const top = view.y,
+      bottom = view.y + this.h / view.k,
+      left = view.x,
+      right = view.x + this.w / view.k;
+    ctx.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    ctx.fillStyle = theme.sunken;
+    ctx.fillRect(0, 0, this.w, this.h);
+    const k = view.k * this.ratio,
+      world = () => ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
+    const tiled = view.k < LOD.marks && scene.leaves.length > TILED && !this.from;
+    this.complete = !tiled || this.tiles.draw(ctx, view, this.w, this.h, this.ratio);
+    world();
+    const all = [-Infinity, Infinity, -Infinity, Infinity],
+      part = this.from ? all : [top, bottom, left, right];
+    const boxes = tiled
+      ? scene.badged.filter((b) => b.y <= bottom && b.y + b.h >= top).slice(0, 400)
+      : scene.visible(...part);
+    const frames = scene.frames(...part, tiled ? 2 : 255);
+    if (!tiled) {
+      frames.forEach((b) => this.#frame(b));
+      this.#edges(top, bottom, left, right);
+      boxes.forEach((b) => this.#box(b));
+    }
+    this.#titles(frames);
+    this.#overlays(boxes);
+    drawMap(this);
+    if (this.from || !this.complete) this.request();
+    this.onDraw?.();
+  }
+
+  /** One tile: frames, edges where they can be told apart, boxes, hits. Text and badges come on top, in their own size. */
+  #paint(ctx, left, top, right, bottom, k) {
+    const { scene, theme, view } = this;
+    Object.assign(this, { ctx, view: { ...view, k } });
+    ctx.fillStyle = theme.sunken;
+    ctx.fillRect(left, top, right - left, bottom - top);
+    for (const b of scene.frames(top, bottom, left, right)) if (b.w * k > 4) this.#frame(b);
+    if (k > 0.02) this.#edges(top, bottom, left, right);
+    const { hits } = this.state,
+      found = [];
+    for (const b of scene.visible(top, bottom, left, right)) {
+      this.#box(b);
+      if (hits?.[b.item.index]) found.push(b);
+    }
+    ctx.fillStyle = theme.hit;
+    for (const b of found) {
+      const grow = Math.max(0, 3 / k - b.h) / 2;
+      ctx.fillRect(b.x, b.y - grow, b.w, b.h + 2 * grow);
+    }
+    Object.assign(this, { ctx: this.screen, view });
+  }
+
+  #rect(b) {
+    const old = this.t < 1 && this.from?.get(b.key);
+    if (!old) return [b.x, b.y, b.w, b.h];
+    return [b.x, b.y, b.w, b.h].map((v, i) => old[i] + (v - old[i]) * this.t);
+  }
+
+  #unreached(item) {
+    return this.graph.data.failed_at !== null && (item.nodes || [item]).every((n) => n.unreached);
+  }
+
+  #fade(b) {
+    const dim = this.state.dim?.[b.item.index] ? 0.28 : this.#unreached(b.item) ? 0.5 : 1;
+    return this.t < 1 && this.from && !this.from.has(b.key) ? dim * this.t : dim;
+  }
+
+  #frame(b) {
+    const { ctx, theme, view } = this,
+      [x, y, w, h] = this.#rect(b);
+    ctx.globalAlpha = this.t < 1 && this.from && !this.from.has(b.key) ? this.t : 1;
+    ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface;
+    ctx.strokeStyle = theme.line;
+    ctx.lineWidth = Math.min(1 / view.k, 3);
+    ctx.beginPath();
+    ctx.roundRect(x, y, w, h, 8);
+    ctx.fill();
+    ctx.stroke();
+    ctx.globalAlpha = 1;
+  }
+
+  #edges(top, bottom, left, right) {
+    const { ctx, theme, view, scene } = this,
+      { mark, near: close, path: way } = this.state;
+    const plain = new Path2D(),
+      up = new Path2D(),
+      down = new Path2D(),
+      near = new Path2D(),
+      arrows = view.k >= LOD.labels ? [] : null;
+    const some = (pairs, test) => {
+      for (let i = 0; i < pairs.length; i += 2) if (test(pairs[i], pairs[i + 1])) return true;
+      return false;
+    };
+    const { bounds, pointsAt, pairsAt } = scene,
+      many = scene.arrow.length;
+    for (let e = 0; e < many; e++) {
+      if (bounds[4 * e + 3] < top || bounds[4 * e + 1] > bottom || bounds[4 * e + 2] < left || bounds[4 * e] > right)
+        continue;
+      const points = scene.points.subarray(pointsAt[e], pointsAt[e + 1]),
+        pairs = close || way || mark ? scene.pairs.subarray(pairsAt[e], pairsAt[e + 1]) : null;
+      let path = plain,
+        colour = theme.edge;
+      if (close && some(pairs, (a, b) => close[a] || close[b])) {
+        path = near;
+        colour = theme.text;
+      } else if (way) {
+        if (some(pairs, (a, b) => way[a] && way[b])) {
+          path = up;
+          colour = theme.up;
+        }
+      } else if (mark && some(pairs, (a, b) => mark[a] & 1 && mark[b] & 1)) {
+        path = up;
+        colour = theme.up;
+      } else if (mark && some(pairs, (a, b) => mark[a] & 2 && mark[b] & 2)) {
+        path = down;
+        colour = theme.down;
+      }
+      curve(path, points, view.k < LOD.round);
+      if (arrows && scene.arrow[e]) arrows.push(points[points.length - 2], points[points.length - 1], colour);
+    }
+    const thin = Math.min(1.25, 1.1 / view.k + 0.1);
+    ctx.globalAlpha = this.t < 1 ? this.t : 1;
+    const stroke = (path, colour, width, dash = []) => {
+      ctx.setLineDash(dash);
+      ctx.strokeStyle = colour;
+      ctx.lineWidth = width;
+      ctx.stroke(path);
+    };
+    stroke(plain, theme.edge, Math.max(thin, 0.6 / view.k));
+    stroke(down, theme.down, Math.max(1.6, 1.2 / view.k), [5, 3]);
+    stroke(up, theme.up, Math.max(1.6, 1.2 / view.k));
+    stroke(near, theme.text, Math.max(1.6, 1.2 / view.k));
+    ctx.setLineDash([]);
+    for (let i = 0; arrows && i < arrows.length; i += 3) {
+      const x = arrows[i],
+        y = arrows[i + 1];
+      ctx.fillStyle = arrows[i + 2];
+      ctx.beginPath();
+      ctx.moveTo(x, y);
+      ctx.lineTo(x - 3.2, y - 6);
+      ctx.lineTo(x + 3.2, y - 6);
+      ctx.fill();
+    }
+    ctx.globalAlpha = 1;
+  }
+
+  #box(b) {
+    const { ctx, view } = this;
+    ctx.globalAlpha = this.#fade(b);
+    const found = this.classOf(b.item),
+      colour = this.colours.get(b.item.nodes ? found.main : found);
+    const rect = this.#rect(b);
+    if (view.k < LOD.round) {
+      // far away: colour only
+      ctx.fillStyle = colour.quiet ? colour.border : colour.solid;
+      ctx.fillRect(rect[0], rect[1], rect[2], Math.max(rect[3], 0.9 / view.k)); // never paler than its colour
+    } else if (b.kind === "node") this.#node(b, rect, colour);
+    else this.#group(b, rect, found.parts);
+    ctx.globalAlpha = 1;
+  }
+
+  #node(b, [x, y, w, h], colour) {
+    const { ctx, theme, view } = this,
+      n = b.item,
+      loud = colour.loud;
+    ctx.beginPath();
+    if (n.parameter) tag(ctx, x, y, w, h);
+    else ctx.roundRect(x, y, w, h, 5);
+    const far = view.k < LOD.labels; // no words any more: the colour has to carry further
+    ctx.fillStyle = loud ? colour.solid : colour.quiet ? theme.box : far ? colour.border : colour.fill;
+    ctx.fill();
+    ctx.strokeStyle = colour.border;
+    ctx.lineWidth = 1;
+    ctx.stroke();
+    if (view.k < LOD.marks) return;
+    this.#mark(
+      colour.mark,
+      x + 13,
+      y + h / 2,
+      4,
+      loud ? theme["on-strong"] : far && !colour.quiet ? theme.box : colour.solid,
+    );
+    if (far) return;
+    const g = this.grow,
+      id = g > 1.12 ? "" : this.figureOf(n) || "#" + n.id,
+      room = w - 30 - 6.2 * id.length - (n.parameter ? 8 : 4);
+    ctx.textBaseline = "middle";
+    ctx.fillStyle = loud ? theme["on-strong"] : colour.quiet && n.family === "view" ? theme.muted : theme.text;
+    this.#text(n.label, x + 23, y + h / 2 + 0.5, room, (n.parameter ? "italic " : "") + (12 * g).toFixed(1) + "px");
+    ctx.fillStyle = loud ? theme["on-strong"] : theme.faint;
+    ctx.textAlign = "right";
+    this.#text(id, x + w - (n.parameter ? 13 : 8), y + h / 2 + 0.5, 60, "10.5px");
+    ctx.textAlign = "left";
+  }
+
+  #group(b, [x, y, w, h], parts) {
+    const { ctx, theme, view } = this,
+      g = b.item,
+      stack = b.kind === "stack",
+      H = stack ? h - 8 : h;
+    ctx.strokeStyle = theme["line-strong"];
+    ctx.lineWidth = 1;
+    for (const i of stack ? [2, 1] : []) {
+      ctx.fillStyle = theme.surface;
+      ctx.beginPath();
+      ctx.roundRect(x + i * 5, y + i * 4, w - i * 10, H, 6);
+      ctx.fill();
+      ctx.stroke();
+    }
+    ctx.fillStyle = theme.box;
+    ctx.beginPath();
+    ctx.roundRect(x, y, w, H, 6);
+    ctx.fill();
+    ctx.stroke();
+    if (stack) this.#cells(b);
+    else this.#bar(x + 10, y + H - 8, w - 20, 3, parts);
+    if (view.k < LOD.marks) return;
+    ctx.fillStyle = theme.faint;
+    ctx.beginPath();
+    ctx.moveTo(x + 10, y + 10);
+    ctx.lineTo(x + 15, y + 14);
+    ctx.lineTo(x + 10, y + 18);
+    ctx.fill();
+    ctx.textBaseline = "middle";
+    ctx.fillStyle = theme.text;
+    const used = this.#text(
+      nameOf(g) + (stack ? `  ×${g.stack}` : ""),
+      x + 21,
+      y + 14.5,
+      w - 60,
+      `600 ${(12.5 * this.grow).toFixed(1)}px`,
+    );
+    if (view.k < LOD.labels) return;
+    ctx.fillStyle = theme.muted;
+    const sub = stack ? `${g.children[0].cls}` : g.cls === g.name ? "" : g.cls;
+    this.#text(sub, x + 21 + used + 7, y + 15, w - 44 - used, `${(11 * this.grow).toFixed(1)}px`);
+    this.#text(
+      `${plural(g.nodes.length, "node")}${this.figureOf(g) ? "  ·  " + this.figureOf(g) : ""}`,
+      x + 21,
+      y + (stack ? 30 : 27.5),
+      w - 30,
+      `${(11 * this.grow).toFixed(1)}px`,
+    );
+  }
+
+  #bar(x, y, w, h, parts) {
+    const { ctx } = this,
+      total = [...parts.values()].reduce((a, b) => a + b, 0);
+    let at = x;
+    for (const [key, count] of parts) {
+      if (!count) continue;
+      const c = this.colours.get(key),
+        width = (w * count) / total;
+      ctx.fillStyle = c.solid;
+      ctx.fillRect(at, y, Math.max(width - 1, 0.8), h);
+      at += width;
+    }
+  }
+
+  #cells(b) {
+    const { ctx, theme, view } = this;
+    for (const c of cells(b)) {
+      const { main } = this.classOf(c.group);
+      ctx.fillStyle = this.colourBy === "kind" ? theme["c-none"] : this.colours.get(main).solid;
+      ctx.fillRect(c.x, c.y, c.w, c.h);
+      if (view.k < 0.7) continue;
+      ctx.fillStyle = this.state.hoverCell === c.key ? theme.accent : theme.muted;
+      ctx.textAlign = "center";
+      this.#text(
+        c.group.name,
+        c.x + c.w / 2,
+        c.y + c.h + 7.5,
+        c.w + 6,
+        this.state.hoverCell === c.key ? "600 10px" : "10px",
+      );
+      ctx.textAlign = "left";
+    }
+  }
+
+  /** Titles of open groups keep their size on screen; far away they stand to the left of the frame. */
+  #titles(frames) {
+    const { ctx, theme, view, scene } = this;
+    ctx.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    ctx.textBaseline = "middle";
+    let lastOutside = -Infinity;
+    for (const b of frames) {
+      const [x, y, w, h] = this.#rect(b),
+        [sx, sy] = this.toScreen(x, y),
+        inside = view.k >= LOD.headers;
+      const scale = inside ? Math.min(view.k, 1.4) : 1;
+      ctx.globalAlpha = this.#fade(b);
+      if (inside) {
+        const cy = sy + 14 * view.k,
+          size = (s) => `${(s * scale).toFixed(2)}px`;
+        ctx.fillStyle = theme.faint;
+        ctx.beginPath();
+        ctx.moveTo(sx + 10 * scale, cy - 3 * scale);
+        ctx.lineTo(sx + 18 * scale, cy - 3 * scale);
+        ctx.lineTo(sx + 14 * scale, cy + 3 * scale);
+        ctx.fill();
+        ctx.font = `600 ${size(12)} ${theme.ui}`;
+        const back = ctx.measureText(nameOf(b.item)).width + ctx.measureText(b.item.cls || "").width * 0.9 + 14 * scale;
+        ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface; // an edge that passes stays behind the words
+        ctx.fillRect(sx + 20 * scale, cy - 8 * scale, Math.min(back, w * view.k - 26 * scale), 16 * scale);
+        ctx.fillStyle = theme.text;
+        const used = this.#text(nameOf(b.item), sx + 23 * scale, cy + 0.5, w * view.k - 40, "600 " + size(12));
+        ctx.fillStyle = theme.muted;
+        this.#text(
+          `${b.item.cls || ""}`,
+          sx + (23 + 7) * scale + used,
+          cy + 0.5,
+          w * view.k - used - 50 * scale,
+          size(11),
+        );
+      } else if (
+        h * view.k >= 18 &&
+        b.depth < 3 &&
+        !(b.depth === 1 && frames.some((f) => f.item.parent === b.item)) &&
+        (scene.columns > 1 || sy > lastOutside + 12)
+      ) {
+        const wrapped = scene.columns > 1,
+          room = wrapped ? GUTTER * view.k - 4 : 200; // beside a column there is room for a number at most
+        ctx.fillStyle = theme.muted;
+        ctx.textAlign = "right";
+        this.#text(
+          wrapped ? b.item.name : b.item.path,
+          sx - (wrapped ? 3 : 8),
+          sy < 0 ? Math.min(52, sy + h * view.k - 8) : sy + 8,
+          room,
+          "11px",
+        );
+        ctx.textAlign = "left";
+        lastOutside = sy;
+      }
+    }
+    ctx.globalAlpha = 1;
+    const k = view.k * this.ratio;
+    ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
+  }
+
+  /** Badges, search hits, hover and selection: above everything, never smaller than they can be seen. */
+  #overlays(boxes) {
+    const { ctx, theme, state, view } = this;
+    for (const b of boxes) {
+      const [x, y] = this.#rect(b);
+      const hits = state.hits?.[b.item.index];
+      if (hits) {
+        ctx.strokeStyle = theme.hit;
+        ctx.lineWidth = Math.max(1.5, 1.5 / view.k);
+        ctx.beginPath();
+        this.#outline(b, 2.5);
+        ctx.stroke();
+        if (b.item.nodes && view.k >= LOD.labels) this.#pill(String(hits), x - 2, y);
+      }
+    }
+    ctx.globalAlpha = 1;
+    const ring = (key, colour, width, offset) => {
+      const b = this.scene.box(key);
+      if (!b) return;
+      ctx.strokeStyle = colour;
+      ctx.lineWidth = Math.max(width, width / view.k);
+      ctx.beginPath();
+      this.#outline(b, offset);
+      ctx.stroke();
+    };
+    for (const key of state.nearKeys || []) ring(key, theme.muted, 1.25, 0);
+    if (state.hover && state.hover !== state.selection) ring(state.hover, theme.text, 1.25, 0);
+    if (state.selection) ring(state.selection, theme.accent, 2, 3);
+    for (const b of boxes) {
+      const [x, y, w] = this.#rect(b);
+      ctx.globalAlpha = Math.max(this.#fade(b), 0.5);
+      const grow = Math.max(1, 0.62 / view.k);
+      badges(b.item)
+        .filter(([, loud]) => loud || grow < 4)
+        .slice(0, grow > 3 ? 1 : 3)
+        .forEach(([mark, loud], i) => {
+          const r = 7.5 * grow,
+            cx = x + w - (b.kind === "node" ? 2 : 10) - i * (r * 2 + 2),
+            cy = y - (b.kind === "node" ? 3 : 0);
+          ctx.beginPath();
+          ctx.arc(cx, cy, r, 0, 7);
+          ctx.fillStyle = loud ? theme["c-alarm"] : theme.box;
+          ctx.fill();
+          ctx.strokeStyle = loud ? theme.box : theme["line-strong"];
+          ctx.lineWidth = loud ? 1.5 : 1;
+          ctx.stroke();
+          this.#mark(mark, cx, cy, 3.7 * grow, loud ? theme["on-strong"] : theme.text);
+        });
+    }
+    ctx.globalAlpha = 1;
+  }
+
+  #outline(b, o) {
+    const [x, y, w, h] = this.#rect(b);
+    if (b.kind === "node" && b.item.parameter) tag(this.ctx, x - o, y - o, w + 2 * o, h + 2 * o);
+    else
+      this.ctx.roundRect(
+        x - o,
+        y - o,
+        w + 2 * o,
+        (b.kind === "stack" ? h - 8 : h) + 2 * o,
+        (b.kind === "node" ? 5 : 7) + o,
+      );
+  }
+
+  #pill(text, x, y) {
+    const { ctx, theme } = this;
+    ctx.font = "600 10.5px " + theme.ui;
+    const w = Math.max(16, ctx.measureText(text).width + 9);
+    ctx.fillStyle = theme.hit;
+    ctx.beginPath();
+    ctx.roundRect(x - 4, y - 8, w, 15, 7.5);
+    ctx.fill();
+    ctx.fillStyle = theme.name === "dark" ? "#10141a" : "#ffffff";
+    ctx.textAlign = "center";
+    ctx.fillText(text, x - 4 + w / 2, y + 0.5);
+    ctx.textAlign = "left";
+  }
+
+  #mark(name, x, y, r, colour) {
+    const { ctx } = this,
+      id = name + r.toFixed(1);
+    if (!this.paths.has(id)) {
+      const [how, d] = markPath(name, r);
+      this.paths.set(id, [how, new Path2D(d)]);
+    }
+    const [how, path] = this.paths.get(id);
+    ctx.save();
+    ctx.translate(x, y);
+    if (how === "fill") {
+      ctx.fillStyle = colour;
+      ctx.fill(path);
+    } else {
+      ctx.strokeStyle = colour;
+      ctx.lineWidth = Math.max(1.6, r * 0.4);
+      ctx.stroke(path);
+    }
+    ctx.restore();
+  }
+
+  /** Text cut to a width; what a cut gives is remembered. Returns the width used. */
+  #text(text, x, y, room, font) {
+    const { ctx, theme } = this;
+    if (!text || room < 12) return 0;
+    ctx.font = `${font} ${theme.ui}`;
+    const id = `${font}|${Math.round(room)}|${text}`;
+    let cut = this.clipped.get(id);
+    if (!cut) {
+      let s = text.length > 400 ? text.slice(0, 400) : text;
+      if (ctx.measureText(s).width > room) {
+        let lo = 0,
+          hi = s.length;
+        while (lo < hi) {
+          const mid = (lo + hi + 1) >> 1;
+          if (ctx.measureText(s.slice(0, mid) + "…").width <= room) lo = mid;
+          else hi = mid - 1;
+        }
+        s = s.slice(0, lo) + "…";
+      }
+      cut = [s, ctx.measureText(s).width];
+      if (this.clipped.size > 20000) this.clipped.clear();
+      this.clipped.set(id, cut);
+    }
+    ctx.fillText(cut[0], x, y);
+    return cut[1];
+  }
+}
+return { Renderer };
+};
+const $render = $render_();
 const $session_ = () => {
 /** What is known beside the capture that is open: the other captures by title, and what became of each backward call. */
 const { sent, unpack } = $columns;
@@ -5519,8 +5641,10 @@ const { h, number } = $dom;
 const { differs, ENCODINGS, error } = $encode;
 const { frame, legend, segment, status } = $frame;
 const { Graph } = $graph;
+const { fold, unfold } = $expanded;
 const { keys, pointer } = $input;
 const { TABS } = $panels;
+const { reachOf } = $reach;
 const { Renderer } = $render;
 const { SessionFacts } = $session;
 const { followTheme } = $theme;
@@ -5862,7 +5986,7 @@ class Inspector {
     const { state } = this.renderer,
       { graph } = this,
       before = state.dim || state.mark || state.path || state.hits;
-    const reach = (this.reach = known && known.cone === this.cone && known.way === this.way ? known : this.#reach());
+    const reach = (this.reach = known && known.cone === this.cone && known.way === this.way ? known : reachOf(this));
     state.selection = this.selection
       ? this.scene.box(this.selection)
         ? this.selection
@@ -5883,41 +6007,6 @@ class Inspector {
       this.renderer.picture = null;
     }
     this.renderer.request();
-  }
-
-  /** Per item, of its nodes: how many pass filter and search (kept), how many of these lie on the ways of the selection too (reached), how many were found (hits). */
-  #reach() {
-    const { graph, filter, cone, way } = this,
-      out = { cone, way, kept: null, reached: null, hits: null };
-    if (!this.hits && !filter.size && !cone) return out;
-    const n = graph.items.length,
-      encoding = ENCODINGS[this.colour],
-      found = this.hits && new Uint8Array(graph.list.length),
-      on = way?.on || cone?.mark;
-    const kept = (out.kept = new Uint32Array(n)),
-      reached = (out.reached = new Uint32Array(n)),
-      hits = (out.hits = found && new Uint32Array(n));
-    if (found) for (const id of this.hits) found[graph.nodes.get(id).index] = 1;
-    for (const node of graph.list) {
-      const i = node.index;
-      if ((filter.size && !filter.has(encoding.of(node))) || (found && !found[i])) continue;
-      kept[i] = 1;
-      if (!on || on[i]) reached[i] = 1;
-      if (found) hits[i] = 1;
-    }
-    for (const g of graph.inner)
-      for (const item of g.own) {
-        kept[g.index] += kept[item.index];
-        reached[g.index] += reached[item.index];
-        if (found) hits[g.index] += hits[item.index];
-      }
-    for (const g of graph.inner)
-      if (g.parent) {
-        kept[g.parent.index] += kept[g.index];
-        reached[g.parent.index] += reached[g.index];
-        if (found) hits[g.parent.index] += hits[g.index];
-      } // innermost first
-    return out;
   }
 
   /** What was found at an item, in words: for tooltips and the screen reader. */
@@ -6007,23 +6096,6 @@ class Inspector {
     this.stop.forEach((f) => f());
     this.el.remove();
   }
-}
-
-/** The trait `expanded`: the open paths; where most are open "*" and, with a "!", the highest closed ones. Thousands of paths would cross the wire at each click. */
-function fold(expanded, graph) {
-  if (expanded.size < 100 || expanded.size * 2 < graph.groups.size) return [...expanded];
-  const closed = [];
-  for (const g of graph.groups.values())
-    if (g.parent && !expanded.has(g.path) && (!g.parent.parent || expanded.has(g.parent.path)))
-      closed.push("!" + g.path);
-  return ["*", ...closed];
-}
-
-function unfold(list, graph) {
-  if (list[0] !== "*") return new Set(list);
-  const closed = new Set(list.slice(1).map((p) => p.slice(1))),
-    shut = (g) => g?.parent && (closed.has(g.path) || shut(g.parent));
-  return new Set([...graph.groups.values()].filter((g) => g.parent && !shut(g)).map((g) => g.path));
 }
 
 function render({ model, el }) {

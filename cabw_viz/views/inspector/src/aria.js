@@ -3,7 +3,7 @@
  * so that its cost follows the window and not the graph; aria-posinset and aria-setsize say where in the whole each item is.
  */
 import { h, plural } from "./dom.js";
-import { badges } from "./render.js";
+import { badges } from "./shapes.js";
 
 const MOST = 150,
   WAIT = 120;

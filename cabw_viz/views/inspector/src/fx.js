@@ -45,7 +45,7 @@ function box(ins, code, line, outside, x, y) {
   const [name, target] = statement(code.lines[line]);
   const text = outside
     ? name
-    : target.replace(/^(torch\.)?(ops\.)?(aten\.)?/, "").replace(/\.(default|int|Tensor)$/, "");
+    : target.replace(/^(torch\.)?(ops\.)?(aten\.)?/, "").replace(/\.(default|int|Tensor)$/, "") || name;
   const rect = make("rect", {
     x,
     y,

@@ -49,7 +49,7 @@ class Node {
   }
   get label() {
     const p = this.parameter;
-    return p ? plain(p.slice(p.lastIndexOf(".") + 1)) : this.#look.label;
+    return p ? plain(p.slice(p.lastIndexOf(".") + 1)) || "(no name)" : this.#look.label;
   }
   get module() {
     return this.graph.text("module", "modules", this.index);
@@ -71,6 +71,11 @@ class Node {
   }
   get failed() {
     return this.graph.data.failed_at === this.id;
+  }
+  /** Whether the trace stopped before it came here. */
+  get unreached() {
+    const { failed_at } = this.graph.data;
+    return failed_at !== null && this.id > failed_at;
   }
   get compared() {
     return (
@@ -110,6 +115,8 @@ class Node {
 }
 
 export class Graph {
+  #flagged = null;
+
   constructor(bytes) {
     const { facts, tables, columns } = unpack(bytes);
     Object.assign(this, { data: facts, tables, columns });
@@ -124,11 +131,12 @@ export class Graph {
     this.down = rowsOf(n, columns.edge_from, columns.edge_to);
     this.up = rowsOf(n, columns.edge_to, columns.edge_from);
     this.grouped = tables.modules.length > 0;
-    this.model = facts.model || facts.title; // the class of the subject is known only if it made a node itself
+    this.model = facts.model || facts.title || "No capture"; // the class of the subject is known only if it made a node itself
     Object.assign(
       this,
       treeOf({
         nodes: this.list,
+        moduleOf: columns.module,
         paths: tables.modules,
         classes: tables.classes,
         edgeFrom: columns.edge_from,
@@ -166,7 +174,7 @@ export class Graph {
     }
     this.watched = new Set(part?.facts.watched);
     this.touched = this.list.filter((node) => node.initial || node.passes);
-    this.#flag();
+    this.#flagged = null;
   }
 
   /** Takes over what a comparison of gradients came to; a null or empty part is one that was not made. */
@@ -202,7 +210,7 @@ export class Graph {
     }
     this.wrong = this.parameters.filter((row) => !row.good);
     this.first = this.list.find((node) => node.origin) || null;
-    this.#flag();
+    this.#flagged = null;
   }
 
   /** A part, if it belongs to this capture: while another one is on its way, parts of both may be around. */
@@ -212,15 +220,20 @@ export class Graph {
     return part.facts.capture === this.data.capture ? part : null;
   }
 
-  /** What wears a badge, and the groups around it. */
+  /** What wears a badge, and the groups around it; looked for when it is first asked for after a change. */
+  get flagged() {
+    return (this.#flagged ??= this.#flag());
+  }
+
   #flag() {
     const flagged = new Set();
     for (const n of this.list) {
-      if (n.origin || n.initial || n.passes || n.hooks || n.failed)
+      if (n.origin || n.initial || n.passes || n.hooks || n.failed) {
         for (let item = n; item; item = item.parent) flagged.add(item);
+      }
     }
-    this.flagged = [...flagged];
     for (const item of this.items) item.badges = null;
+    return [...flagged];
   }
 
   /** The text that a column counted from 1 points at; null for 0, and for a column that was not packed. */

@@ -11,8 +11,10 @@ import { h, number } from "./dom.js";
 import { differs, ENCODINGS, error } from "./encode.js";
 import { frame, legend, segment, status } from "./frame.js";
 import { Graph } from "./graph.js";
+import { fold, unfold } from "./expanded.js";
 import { keys, pointer } from "./input.js";
 import { TABS } from "./panels.js";
+import { reachOf } from "./reach.js";
 import { Renderer } from "./render.js";
 import { SessionFacts } from "./session.js";
 import { followTheme } from "./theme.js";
@@ -354,7 +356,7 @@ class Inspector {
     const { state } = this.renderer,
       { graph } = this,
       before = state.dim || state.mark || state.path || state.hits;
-    const reach = (this.reach = known && known.cone === this.cone && known.way === this.way ? known : this.#reach());
+    const reach = (this.reach = known && known.cone === this.cone && known.way === this.way ? known : reachOf(this));
     state.selection = this.selection
       ? this.scene.box(this.selection)
         ? this.selection
@@ -375,41 +377,6 @@ class Inspector {
       this.renderer.picture = null;
     }
     this.renderer.request();
-  }
-
-  /** Per item, of its nodes: how many pass filter and search (kept), how many of these lie on the ways of the selection too (reached), how many were found (hits). */
-  #reach() {
-    const { graph, filter, cone, way } = this,
-      out = { cone, way, kept: null, reached: null, hits: null };
-    if (!this.hits && !filter.size && !cone) return out;
-    const n = graph.items.length,
-      encoding = ENCODINGS[this.colour],
-      found = this.hits && new Uint8Array(graph.list.length),
-      on = way?.on || cone?.mark;
-    const kept = (out.kept = new Uint32Array(n)),
-      reached = (out.reached = new Uint32Array(n)),
-      hits = (out.hits = found && new Uint32Array(n));
-    if (found) for (const id of this.hits) found[graph.nodes.get(id).index] = 1;
-    for (const node of graph.list) {
-      const i = node.index;
-      if ((filter.size && !filter.has(encoding.of(node))) || (found && !found[i])) continue;
-      kept[i] = 1;
-      if (!on || on[i]) reached[i] = 1;
-      if (found) hits[i] = 1;
-    }
-    for (const g of graph.inner)
-      for (const item of g.own) {
-        kept[g.index] += kept[item.index];
-        reached[g.index] += reached[item.index];
-        if (found) hits[g.index] += hits[item.index];
-      }
-    for (const g of graph.inner)
-      if (g.parent) {
-        kept[g.parent.index] += kept[g.index];
-        reached[g.parent.index] += reached[g.index];
-        if (found) hits[g.parent.index] += hits[g.index];
-      } // innermost first
-    return out;
   }
 
   /** What was found at an item, in words: for tooltips and the screen reader. */
@@ -499,23 +466,6 @@ class Inspector {
     this.stop.forEach((f) => f());
     this.el.remove();
   }
-}
-
-/** The trait `expanded`: the open paths; where most are open "*" and, with a "!", the highest closed ones. Thousands of paths would cross the wire at each click. */
-function fold(expanded, graph) {
-  if (expanded.size < 100 || expanded.size * 2 < graph.groups.size) return [...expanded];
-  const closed = [];
-  for (const g of graph.groups.values())
-    if (g.parent && !expanded.has(g.path) && (!g.parent.parent || expanded.has(g.parent.path)))
-      closed.push("!" + g.path);
-  return ["*", ...closed];
-}
-
-function unfold(list, graph) {
-  if (list[0] !== "*") return new Set(list);
-  const closed = new Set(list.slice(1).map((p) => p.slice(1))),
-    shut = (g) => g?.parent && (closed.has(g.path) || shut(g.parent));
-  return new Set([...graph.groups.values()].filter((g) => g.parent && !shut(g)).map((g) => g.path));
 }
 
 export function render({ model, el }) {

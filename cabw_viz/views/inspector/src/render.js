@@ -1,9 +1,10 @@
 /** Draws a scene on one canvas 2D and its overview beside it. Knows nothing of panels, Python or the DOM around it. */
 import { composition, ENCODINGS, figure, markPath, strongest } from "./encode.js";
 import { plural } from "./dom.js";
-import { plain } from "./graph.js";
 import { LOD } from "./lod.js";
+import { drawMap } from "./minimap.js";
 import { GUTTER } from "./scene.js";
+import { badges, cells, curve, nameOf, tag } from "./shapes.js";
 import { mix } from "./theme.js";
 import { Tiles } from "./tiles.js";
 
@@ -182,7 +183,7 @@ export class Renderer {
     }
     this.#titles(frames);
     this.#overlays(boxes);
-    this.#overview();
+    drawMap(this);
     if (this.from || !this.complete) this.request();
     this.onDraw?.();
   }
@@ -215,8 +216,12 @@ export class Renderer {
     return [b.x, b.y, b.w, b.h].map((v, i) => old[i] + (v - old[i]) * this.t);
   }
 
+  #unreached(item) {
+    return this.graph.data.failed_at !== null && (item.nodes || [item]).every((n) => n.unreached);
+  }
+
   #fade(b) {
-    const dim = this.state.dim?.[b.item.index] ? 0.28 : 1;
+    const dim = this.state.dim?.[b.item.index] ? 0.28 : this.#unreached(b.item) ? 0.5 : 1;
     return this.t < 1 && this.from && !this.from.has(b.key) ? dim * this.t : dim;
   }
 
@@ -379,7 +384,7 @@ export class Renderer {
     ctx.textBaseline = "middle";
     ctx.fillStyle = theme.text;
     const used = this.#text(
-      plain(g.name) + (stack ? `  ×${g.stack}` : g.part > 1 ? ` (${g.part})` : ""),
+      nameOf(g) + (stack ? `  ×${g.stack}` : ""),
       x + 21,
       y + 14.5,
       w - 60,
@@ -454,11 +459,11 @@ export class Renderer {
         ctx.lineTo(sx + 14 * scale, cy + 3 * scale);
         ctx.fill();
         ctx.font = `600 ${size(12)} ${theme.ui}`;
-        const back = ctx.measureText(b.item.name).width + ctx.measureText(b.item.cls || "").width * 0.9 + 14 * scale;
+        const back = ctx.measureText(nameOf(b.item)).width + ctx.measureText(b.item.cls || "").width * 0.9 + 14 * scale;
         ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface; // an edge that passes stays behind the words
         ctx.fillRect(sx + 20 * scale, cy - 8 * scale, Math.min(back, w * view.k - 26 * scale), 16 * scale);
         ctx.fillStyle = theme.text;
-        const used = this.#text(plain(b.item.name), sx + 23 * scale, cy + 0.5, w * view.k - 40, "600 " + size(12));
+        const used = this.#text(nameOf(b.item), sx + 23 * scale, cy + 0.5, w * view.k - 40, "600 " + size(12));
         ctx.fillStyle = theme.muted;
         this.#text(
           `${b.item.cls || ""}`,
@@ -618,133 +623,5 @@ export class Renderer {
     }
     ctx.fillText(cut[0], x, y);
     return cut[1];
-  }
-
-  /** The overview: the whole graph, small, with ticks where something was found; drawn once, the window each frame. */
-  #overview() {
-    const { map, mapCtx: c, scene, theme, view, ratio } = this,
-      W = map.clientWidth,
-      H = map.clientHeight;
-    if (!W || !H) return;
-    const s = Math.min((W - 30) / scene.w, (H - 16) / scene.h),
-      ox = (W - 14 - scene.w * s) / 2,
-      oy = 8;
-    this.mapping = { s, ox, oy };
-    if (!this.picture) {
-      this.picture = Object.assign(document.createElement("canvas"), { width: map.width, height: map.height });
-      const p = this.picture.getContext("2d");
-      p.setTransform(ratio, 0, 0, ratio, 0, 0);
-      p.fillStyle = theme.sunken;
-      for (const b of scene.frames(-Infinity, Infinity, -Infinity, Infinity, 2))
-        p.fillRect(ox + b.x * s, oy + b.y * s, b.w * s, b.h * s);
-      const found = [];
-      const W2 = 2 * W,
-        taken = new Uint8Array(W2 * 2 * (H + 1)),
-        { place, size, item, leaves } = scene,
-        { dim, hits } = this.state; // of many boxes on one half pixel one is enough
-      for (const i of leaves) {
-        const x = ox + place[2 * i] * s,
-          y = oy + place[2 * i + 1] * s,
-          spot = Math.floor(2 * y) * W2 + Math.floor(2 * x);
-        if (hits?.[item[i]]) found.push(i);
-        if (taken[spot]) continue;
-        taken[spot] = 1;
-        const node = this.graph.items[item[i]],
-          f = this.classOf(node),
-          col = this.colours.get(node.nodes ? f.main : f);
-        p.globalAlpha = dim?.[item[i]] ? 0.2 : 1;
-        p.fillStyle = col.quiet ? col.border : col.solid;
-        p.fillRect(x, y, Math.max(size[2 * i] * s, 1), Math.max(size[2 * i + 1] * s, 1));
-      }
-      p.globalAlpha = 1;
-      const tick = (b, colour, tall) => {
-        p.fillStyle = colour;
-        p.fillRect(W - 9, oy + (b.y + b.h / 2) * s - tall / 2, 7, tall);
-      };
-      let last = -9;
-      for (const i of found) {
-        const b = scene.view(i),
-          at = b.y * s;
-        if (Math.abs(at - last) >= 0.5) {
-          tick(b, theme.hit, 2);
-          last = at;
-        }
-      }
-      for (const b of scene.badged) if (badges(b.item).some(([, loud]) => loud)) tick(b, theme["c-alarm"], 3);
-    }
-    c.setTransform(1, 0, 0, 1, 0, 0);
-    c.clearRect(0, 0, map.width, map.height);
-    c.drawImage(this.picture, 0, 0);
-    c.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const x0 = Math.max(1, ox + view.x * s),
-      x1 = Math.min(W - 12, ox + (view.x + this.w / view.k) * s);
-    const y0 = Math.max(1, oy + view.y * s),
-      y1 = Math.min(H - 1, Math.max(oy + (view.y + this.h / view.k) * s, y0 + 4));
-    c.fillStyle = theme.accent;
-    c.globalAlpha = 0.1;
-    c.fillRect(x0, y0, x1 - x0, y1 - y0);
-    c.globalAlpha = 1;
-    c.strokeStyle = theme.accent;
-    c.lineWidth = 1;
-    c.strokeRect(x0 + 0.5, y0 + 0.5, x1 - x0 - 1, y1 - y0 - 1);
-    const sel = scene.box(this.state.selection);
-    if (sel) {
-      c.fillStyle = theme.accent;
-      c.fillRect(W - 9, oy + (sel.y + Math.min(sel.h, 30) / 2) * s - 1.5, 7, 3);
-    }
-  }
-}
-
-const PLAIN = [];
-/** What is worth a badge at any zoom and in any colouring: [mark, loud]. */
-export function badges(item) {
-  if (!item.nodes)
-    return (item.badges ??=
-      item.origin || item.initial || item.passes || item.hooks || item.failed ? worth([item]) : PLAIN);
-  return (item.badges ??= worth(item.nodes));
-}
-function worth(nodes) {
-  const out = [];
-  if (nodes.some((n) => n.failed)) out.push(["cross", true]);
-  if (nodes.some((n) => n.origin)) out.push(["flag", true]);
-  if (nodes.some((n) => n.initial || n.passes)) out.push(["bang", true]);
-  if (nodes.some((n) => n.hooks)) out.push(["hook", false]);
-  return out;
-}
-
-/** One cell per repeated block on a folded stack. */
-function cells(b) {
-  const all = b.item.children,
-    step = (b.w - 20) / all.length;
-  return all.map((group, i) => ({ key: group.key, group, x: b.x + 10 + i * step, y: b.y + 42, w: step - 2, h: 6 }));
-}
-
-function tag(ctx, x, y, w, h) {
-  const r = 4,
-    p = h / 2.6;
-  ctx.moveTo(x + r, y);
-  ctx.lineTo(x + w - p, y);
-  ctx.lineTo(x + w, y + h / 2);
-  ctx.lineTo(x + w - p, y + h);
-  ctx.lineTo(x + r, y + h);
-  ctx.arcTo(x, y + h, x, y + h - r, r);
-  ctx.lineTo(x, y + r);
-  ctx.arcTo(x, y, x + r, y, r);
-  ctx.closePath();
-}
-
-/** Straight down beside boxes, an S between rows. */
-function curve(path, p, straight) {
-  path.moveTo(p[0], p[1]);
-  for (let i = 2; i < p.length; i += 2) {
-    const x0 = p[i - 2],
-      y0 = p[i - 1],
-      x1 = p[i],
-      y1 = p[i + 1];
-    if (straight || Math.abs(x0 - x1) < 0.5) path.lineTo(x1, y1);
-    else {
-      const m = (y0 + y1) / 2;
-      path.bezierCurveTo(x0, m, x1, m, x1, y1);
-    }
   }
 }

@@ -3,9 +3,11 @@
  * back to it: where that happens (a module called twice, two lists of modules called in turn) the group is cut into the
  * parts that run one after the other, `mlp`, `mlp@2`, `mlp@3`.
  */
-export function treeOf({ nodes, paths, classes, edgeFrom, edgeTo, name }) {
+export function treeOf({ nodes, moduleOf, paths, classes, edgeFrom, edgeTo, name }) {
   const groups = new Map();
   const classOf = new Map(paths.map((path, i) => [path, classes[i]]));
+  const segments = paths.map((path) => path.split("."));
+  const buckets = new Uint32Array(nodes.length); // of each node in the group at hand; one array for all groups, for speed
   const root = make("", name, "", null);
 
   function make(path, shown, module, parent) {
@@ -18,25 +20,24 @@ export function treeOf({ nodes, paths, classes, edgeFrom, edgeTo, name }) {
     return group;
   }
 
-  const segments = new Map(paths.map((path) => [path, path.split(".")]));
-  const all = Array.from(edgeFrom, (_, e) => e);
-  const todo = [[root, nodes, all]];
+  const todo = [[root, nodes, Uint32Array.from(edgeFrom, (_, e) => e)]];
   while (todo.length) {
     const [group, members, edges] = todo.pop();
     group.nodes = members;
-    const { buckets, order, inside } = divide(group, members, segments);
+    const { order, inside, scattered } = divide(group, members, moduleOf, segments, buckets);
     if (!order.length) continue;
-    const { within, crossing } = sort(edges, edgeFrom, edgeTo, buckets);
-    const cyclic = order.length > 1 ? tangled(order.length, crossing) : null;
+    const cyclic = scattered ? tangled(order.length, crossing(edges, edgeFrom, edgeTo, buckets)) : null;
+    const within = edgesWithin(order.length, edges, edgeFrom, edgeTo, buckets);
+    // Worked out before any child is divided: the buckets are then those of the child.
+    const parts = order.map((_, b) => (cyclic?.[b] ? runsOf(members, buckets, b + 1, cyclic) : [inside[b]]));
     order.forEach((segment, b) => {
-      const runs = cyclic?.[b] ? runsOf(members, buckets, b + 1, cyclic) : [inside[b]];
       const path = group.path ? `${group.path}.${segment}` : segment;
       const module = group.module ? `${group.module}.${segment}` : segment;
+      const runs = parts[b];
       runs.forEach((run, k) => {
         const child = make(k ? `${path}@${k + 1}` : path, segment, module, group);
         if (runs.length > 1) Object.assign(child, { part: k + 1, parts: runs.length });
-        const own = within[b] ?? [];
-        todo.push([child, run, runs.length > 1 ? only(own, run, edgeFrom, edgeTo) : own]);
+        todo.push([child, run, runs.length > 1 ? only(within[b], run, edgeFrom, edgeTo) : within[b]]);
       });
     });
   }
@@ -44,41 +45,55 @@ export function treeOf({ nodes, paths, classes, edgeFrom, edgeTo, name }) {
   return { root, groups };
 }
 
-/** Sets `own` of a group, and says for each other member which child it goes to (from 1; 0 is the group's own). */
-function divide(group, members, segments) {
-  const buckets = new Map();
+/**
+ * Sets `own` of a group, and says for each other member which child it goes to (from 1; 0 is the group's own). Where no
+ * child is scattered, each runs in one stretch, and no gradient can leave it and come back.
+ */
+function divide(group, members, moduleOf, segments, buckets) {
   const order = [];
   const inside = [];
   const known = new Map();
+  let before = 0;
+  let scattered = false;
   for (const node of members) {
-    const segment = node.module ? segments.get(node.module)[group.depth] : undefined;
+    const module = moduleOf[node.index];
+    const segment = module ? segments[module - 1][group.depth] : undefined;
+    let bucket = 0;
     if (segment === undefined) {
       node.parent = group;
       group.own.push(node);
-      continue;
+    } else {
+      bucket = known.get(segment) ?? 0;
+      if (!bucket) {
+        known.set(segment, (bucket = order.push(segment)));
+        inside.push([]);
+      } else if (bucket !== before) scattered = true;
+      inside[bucket - 1].push(node);
     }
-    let bucket = known.get(segment);
-    if (!bucket) {
-      known.set(segment, (bucket = order.push(segment)));
-      inside.push([]);
-    }
-    inside[bucket - 1].push(node);
-    buckets.set(node.index, bucket);
+    buckets[node.index] = before = bucket;
   }
-  return { buckets, order, inside };
+  return { order, inside, scattered };
 }
 
-/** The group's edges: those within each child, and those between members, the group's own nodes numbered after the children. */
-function sort(edges, from, to, buckets) {
-  const within = [];
-  const crossing = [];
+/** The group's edges within each child. */
+function edgesWithin(children, edges, from, to, buckets) {
+  const within = Array.from({ length: children }, () => []);
   for (const e of edges) {
-    const a = buckets.get(from[e]);
-    const b = buckets.get(to[e]);
-    if (a && a === b) (within[a - 1] ??= []).push(e);
-    else crossing.push(a ? a - 1 : -1 - from[e], b ? b - 1 : -1 - to[e]);
+    const b = buckets[from[e]];
+    if (b && b === buckets[to[e]]) within[b - 1].push(e);
   }
-  return { within, crossing };
+  return within;
+}
+
+/** The ends of the group's other edges: children from 0, the group's own nodes below 0. */
+function crossing(edges, from, to, buckets) {
+  const pairs = [];
+  for (const e of edges) {
+    const a = buckets[from[e]];
+    const b = buckets[to[e]];
+    if (!a || a !== b) pairs.push(a ? a - 1 : -1 - from[e], b ? b - 1 : -1 - to[e]);
+  }
+  return pairs;
 }
 
 /** Which children lie on a cycle, or between two: what is left when sources, and then sinks, are taken away one after the other. */
@@ -117,7 +132,7 @@ function runsOf(members, buckets, bucket, cyclic) {
   const runs = [];
   let before = 0;
   for (const node of members) {
-    const b = buckets.get(node.index) ?? 0;
+    const b = buckets[node.index];
     const counts = b === 0 || cyclic[b - 1];
     if (b === bucket) {
       if (before !== bucket) runs.push([]);

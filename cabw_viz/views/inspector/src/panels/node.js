@@ -50,6 +50,7 @@ function head(ins, n) {
           );
   const tags = [
     n.failed && h("span.cabw-tag.alarm", null, mark("cross", ALARM, 10), "The trace stopped here"),
+    n.unreached && h("span.cabw-tag", null, "Not reached: the trace stopped before it"),
     n.origin && h("span.cabw-tag.alarm", null, mark("flag", ALARM, 10), "First divergence"),
     n.initial && h("span.cabw-tag.alarm", null, mark("bang", ALARM, 10), "Touched in the initial trace"),
     n.passes && h("span.cabw-tag.alarm", null, mark("bang", ALARM, 10), "Looked for in a graph pass"),

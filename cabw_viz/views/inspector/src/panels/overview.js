@@ -206,7 +206,10 @@ function calls(ins) {
   if (!captures.length)
     return finding(ins, {
       icon: "cross",
-      head: `None of ${plural(events.length, "backward call")} was captured`,
+      head:
+        events.length === 1
+          ? "The one backward call was not captured"
+          : `None of ${number(events.length)} backward calls was captured`,
       text: events.at(-1).reason.slice(0, 300),
       onclick,
     });

@@ -161,7 +161,7 @@ function line(ins, row, picked) {
       onclick: () => row.ref && ins.reveal(row.ref.key),
     },
     mark(row.good ? MARKS[row.verdict] : "differ", row.good ? "var(--c-equal)" : ALARM, 11),
-    h("span", null, h("span.muted", null, row.name.slice(0, cut)), row.name.slice(cut)),
+    h("span.cabw-name", null, h("span.muted", null, row.name.slice(0, cut)), h("span", null, row.name.slice(cut))),
     row.relative ? meter(share, `var(--${level})`) : h("span"),
     h("span.num" + (row.good ? ".muted" : ""), null, row.rel === null ? row.verdict : error(row.rel)),
     h("span.num.muted", null, error(row.abs)),

@@ -1,0 +1,117 @@
+"""The inspector: packing in Python, and in a browser unpacking, the first frame, panning, opening a group, searching.
+
+    python benchmarks/bench_inspector.py [BLOCKS ...]
+
+Backwards of transformers of 12, 48, 160 and 806 blocks (about 740, 2,900, 9,600 and 48,000 nodes), made up, drawn at
+level `autograd` in headless Chromium with software rendering, 1280 x 760. Medians of three fresh browsers. The bars are
+what the mock did on a quiet machine with two cores: .22, .22, .38, .69 s to the first frame, 60 frames a second, 15 to
+46 ms to open a group, 2 to 15 ms to search; 8 MB of columns and 2 MB of HTML for the largest.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # so that it runs as a script too
+
+from cabw_viz.views.inspector import columns
+from cabw_viz.views.inspector.page import inspector_page
+from tests.inspector.blocks import compared, transformer
+from tests.inspector.opened import INSPECTOR, chromium
+
+SIZES = (12, 48, 160, 806)
+REPEATS = 3
+
+PAN = """zoom => new Promise(done => {
+  const i = %s, r = i.renderer, began = performance.now();
+  let n = 0;
+  r.view = { x: -100, y: i.scene.h / 3, k: zoom };
+  const step = () => {
+    n++;
+    r.view = { ...r.view, y: r.view.y + 6 / zoom, x: r.view.x + Math.sin(n / 9) / zoom };
+    r.draw();
+    const past = performance.now() - began;
+    if (past < 1500) requestAnimationFrame(step); else done((n / past) * 1000);
+  };
+  requestAnimationFrame(step);
+})"""
+TOGGLE = """path => new Promise(done => {
+  const i = %s, r = i.renderer, old = i.scene, drawn = r.onDraw, began = performance.now();
+  r.onDraw = () => {
+    drawn();
+    if (i.scene === old) return;
+    r.onDraw = drawn;
+    done(performance.now() - began);
+  };
+  i.toggle(path);
+})"""
+SEARCH = (
+    "() => { const i = %s, began = performance.now(); i.graph.search('softmax'); return performance.now() - began; }"
+)
+
+
+def main(sizes: tuple[int, ...]) -> None:
+    """Measure and print."""
+    for blocks in sizes:
+        record = transformer(blocks)
+        comparison = compared(record)
+        print(f"\n{blocks} blocks, {len(record.autograd_nodes):,} autograd nodes")
+        packed("graph", partial(columns.pack_graph, record))
+        packed("touches", partial(columns.pack_touches, record))
+        packed("parity", partial(columns.pack_parity, record, comparison))
+        packed("code", partial(columns.pack_code, record))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "inspector.html")
+            path.write_text(inspector_page("bench", [record], (), {0: comparison}), "utf-8")
+            print(f"  file: {path.stat().st_size / 1e6:.2f} MB")
+            runs = [browsed(path) for _ in range(REPEATS)]
+        for name in runs[0]:
+            values = [run[name] for run in runs]
+            print(f"  {name}: {statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})")
+
+
+def packed(name: str, pack: Callable[[], bytes]) -> None:
+    """Print the shortest of three times, and how many bytes it gave."""
+    times, raw = [], b""
+    for _ in range(3):
+        start = time.perf_counter()
+        raw = pack()
+        times.append(time.perf_counter() - start)
+    print(f"  pack {name}: {min(times) * 1000:.0f} ms, {len(raw) / 1e6:.2f} MB")
+
+
+def browsed(path: Path) -> dict[str, float]:
+    """What one fresh browser takes."""
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 760}, bypass_csp=True)
+        page.goto(path.as_uri() + "#level=autograd")
+        page.wait_for_function("window.cabwTimes", timeout=120_000)
+        times: dict[str, Any] = page.evaluate("cabwTimes")
+        page.wait_for_timeout(500)
+        found = {
+            "unpacking, ms": times["unpack"],
+            "bytes to first frame, ms": times["paint"],
+            "of it layout, ms": times["layout"],
+        }
+        for zoom in (1, 0.3, 0.05):
+            found[f"frames a second at zoom {zoom}"] = page.evaluate(PAN % INSPECTOR, zoom)
+        page.evaluate(f"() => {INSPECTOR}.camera.fit(false)")
+        found["search, ms"] = page.evaluate(SEARCH % INSPECTOR)
+        toggles = []
+        for path_ in ("layers.5", "layers.5", "layers.1.mlp", "layers.1.mlp", "layers.4", "layers.4"):
+            page.wait_for_timeout(300)
+            toggles.append(page.evaluate(TOGGLE % INSPECTOR, path_))
+        found["first group opened or closed, ms"] = toggles[0]
+        found["group opened or closed, ms"] = statistics.median(toggles[1:])
+        return found
+
+
+if __name__ == "__main__":
+    main(tuple(map(int, sys.argv[1:])) or SIZES)

@@ -1,0 +1,34 @@
+/** What passes search, filter and selection, for each item; worked out once for a change and not for each frame. */
+import { ENCODINGS } from "./encode.js";
+
+/**
+ * How many nodes of each item pass filter and search (kept), how many of these lie on the ways of the selection too
+ * (reached), how many were found (hits). All null where nothing is searched, filtered or selected.
+ */
+export function reachOf({ graph, filter, cone, way, hits: ids, colour }) {
+  const out = { cone, way, kept: null, reached: null, hits: null };
+  if (!ids && !filter.size && !cone) return out;
+  const n = graph.items.length;
+  const encoding = ENCODINGS[colour];
+  const on = way?.on || cone?.mark;
+  const found = ids && new Uint8Array(graph.list.length);
+  const kept = (out.kept = new Uint32Array(n));
+  const reached = (out.reached = new Uint32Array(n));
+  const hits = (out.hits = found && new Uint32Array(n));
+  if (found) for (const id of ids) found[graph.nodes.get(id).index] = 1;
+  for (const node of graph.list) {
+    const i = node.index;
+    if ((filter.size && !filter.has(encoding.of(node))) || (found && !found[i])) continue;
+    kept[i] = 1;
+    if (!on || on[i]) reached[i] = 1;
+    if (found) hits[i] = 1;
+  }
+  for (const counts of [kept, reached, hits]) if (counts) sum(graph, counts);
+  return out;
+}
+
+/** Adds the counts of nodes up into their groups, the innermost first. */
+function sum(graph, counts) {
+  for (const g of graph.inner) for (const item of g.own) counts[g.index] += counts[item.index];
+  for (const g of graph.inner) if (g.parent) counts[g.parent.index] += counts[g.index];
+}
