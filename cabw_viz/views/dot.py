@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator
-
-import graphviz
+from types import ModuleType
 
 from cabw_viz.analysis.drawing import Arrow, Box, Cluster, Drawing
+from cabw_viz.errors import CabwError
 from cabw_viz.views.palette import ALARM, ALARM_TINT, EDGE, FAINT, FAINT_EDGE, LINE, LOOKS, MUTED, PAPER, TEXT, TOUCHED
 from cabw_viz.views.text import SHORT, shorten, visible
 
@@ -68,7 +68,7 @@ _STATES: dict[str, dict[str, str]] = {
 
 def dot_source(drawing: Drawing) -> str:
     """The drawing as DOT: title, counts and legend above, then boxes, frames and arrows."""
-    graph = graphviz.Digraph("backward", graph_attr=_GRAPH, node_attr=_NODE, edge_attr=_EDGE)
+    graph = _graphviz().Digraph("backward", graph_attr=_GRAPH, node_attr=_NODE, edge_attr=_EDGE)
     graph.attr(label=_heading(drawing))
     framed = _by_cluster(drawing.boxes)
     for box in framed.get(None, []):
@@ -80,6 +80,20 @@ def dot_source(drawing: Drawing) -> str:
     for arrow in drawing.arrows:
         graph.edge(arrow.source, arrow.target, **_arrow_attributes(arrow))
     return str(graph.source)
+
+
+def _graphviz() -> ModuleType:
+    """The Python package, without which a training node can capture, replay and tabulate all the same."""
+    try:
+        import graphviz
+    except ImportError:
+        raise CabwError(
+            "the Python package graphviz, which writes the DOT text, is not installed",
+            expected="graphviz 0.20 or newer",
+            try_="pip install graphviz; outline, tables and parity work without it",
+        ) from None
+    package: ModuleType = graphviz
+    return package
 
 
 def text_label(text: str, limit: int | None = None) -> str:
@@ -99,7 +113,7 @@ def tooltip_text(text: str) -> str:
     lookalike stands for it.
     """
     shown = _fitting(visible(text)).replace("\\", SET_MINUS).replace("&", "&amp;")
-    quoted: str = graphviz.nohtml(shown)
+    quoted: str = _graphviz().nohtml(shown)
     return quoted
 
 

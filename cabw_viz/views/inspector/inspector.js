@@ -1569,6 +1569,183 @@ function median(values) {
 return { layered };
 };
 const $layout = $layout_();
+const $sheet_ = () => {
+/** Where a layout is put together: boxes and edges as columns that grow. */
+
+/** A typed array that grows. */
+class Column {
+  constructor(Type) {
+    this.Type = Type;
+    this.values = new Type(64);
+    this.length = 0;
+  }
+  room(more) {
+    if (this.length + more <= this.values.length) return;
+    const larger = new this.Type(Math.max(this.values.length * 2, this.length + more));
+    larger.set(this.values.subarray(0, this.length));
+    this.values = larger;
+  }
+  push(v) {
+    this.room(1);
+    this.values[this.length++] = v;
+  }
+  /** Appends `source` plus dx at even and dy at odd places. */
+  shifted(source, dx, dy) {
+    this.room(source.length);
+    const { values, length: n } = this;
+    for (let k = 0; k < source.length; k += 2) {
+      values[n + k] = source[k] + dx;
+      values[n + k + 1] = source[k + 1] + dy;
+    }
+    this.length += source.length;
+  }
+  append(source, plus = 0, from = 0) {
+    this.room(source.length - from);
+    const { values, length: n } = this;
+    for (let k = from; k < source.length; k++) values[n + k - from] = source[k] + plus;
+    this.length += source.length - from;
+  }
+  cut() {
+    return this.values.slice(0, this.length);
+  }
+}
+
+/** Collects boxes and edges in absolute coordinates. */
+class Sheet {
+  item = new Column(Uint32Array);
+  kind = new Column(Uint8Array);
+  place = new Column(Float64Array);
+  size = new Column(Float32Array);
+  depth = new Column(Uint8Array);
+  points = new Column(Float64Array);
+  pointsAt = new Column(Uint32Array);
+  pairs = new Column(Uint32Array);
+  pairsAt = new Column(Uint32Array);
+  arrow = new Column(Uint8Array);
+  constructor() {
+    this.clear();
+  }
+  clear() {
+    for (const c of Object.values(this)) c.length = 0;
+    this.pointsAt.push(0);
+    this.pairsAt.push(0);
+  }
+  box(item, kind, x, y, w, h, depth) {
+    this.item.push(item);
+    this.kind.push(kind);
+    this.place.push(x);
+    this.place.push(y);
+    this.size.push(w);
+    this.size.push(h);
+    this.depth.push(depth);
+  }
+  edge(route, dx, dy, start, end, pairs, arrow) {
+    const from = this.points.length;
+    this.points.shifted(route, dx, dy);
+    if (start !== null) this.points.values[from + 1] = start;
+    if (end !== null) this.points.values[this.points.length - 1] = end;
+    this.pairs.append(pairs);
+    this.pointsAt.push(this.points.length);
+    this.pairsAt.push(this.pairs.length);
+    this.arrow.push(arrow ? 1 : 0);
+  }
+  copy(flat, dx, dy, depth) {
+    const points = this.points.length,
+      pairs = this.pairs.length;
+    this.item.append(flat.item);
+    this.kind.append(flat.kind);
+    this.place.shifted(flat.place, dx, dy);
+    this.size.append(flat.size);
+    this.depth.append(flat.depth, depth);
+    this.points.shifted(flat.points, dx, dy);
+    this.pairs.append(flat.pairs);
+    this.arrow.append(flat.arrow);
+    this.pointsAt.append(flat.pointsAt, points, 1);
+    this.pairsAt.append(flat.pairsAt, pairs, 1);
+  }
+  arrays() {
+    return Object.fromEntries(Object.entries(this).map(([name, column]) => [name, column.cut()]));
+  }
+}
+return { Sheet };
+};
+const $sheet = $sheet_();
+const $wrap_ = () => {
+const { Sheet } = $sheet;
+
+/** Between two columns: room for the titles of the frames in the right one. */
+const GUTTER = 150;
+
+/** A long spine set like a newspaper: cut between boxes into columns that fill `aspect` best. Frames and edges over a cut are split. */
+function wrap(scene, aspect) {
+  const { item, kind, place, size, depth, points, pointsAt, pairs, pairsAt, arrow, w, h } = scene,
+    stride = w + GUTTER;
+  const zoom = (c) => Math.min(aspect / (c * stride), c / h); // for a window of `aspect` by 1
+  let count = 1;
+  while (count < 400 && zoom(count + 1) > zoom(count)) count++;
+  if (count < 2) return scene;
+  const leaves = [];
+  for (let i = 0; i < item.length; i++)
+    if (kind[i] !== 3) leaves.push([place[2 * i + 1], place[2 * i + 1] + size[2 * i + 1]]);
+  leaves.sort((a, b) => a[0] - b[0]);
+  const cuts = [0];
+  for (let c = 1, i = 0; c < count; c++) {
+    // the first gap after an even share
+    let y = (c * h) / count;
+    while (i < leaves.length && leaves[i][0] < y + 6) {
+      if (leaves[i][1] + 6 > y) y = leaves[i][1] + 6;
+      i++;
+    }
+    if (y < h && y > cuts.at(-1)) cuts.push(y);
+  }
+  cuts.push(Infinity);
+  const columnAt = (y) => {
+    let lo = 0,
+      hi = cuts.length - 2;
+    while (lo < hi) {
+      const mid = (lo + hi + 1) >> 1;
+      if (cuts[mid] <= y) lo = mid;
+      else hi = mid - 1;
+    }
+    return lo;
+  };
+  const sheet = new Sheet();
+  let tall = 0;
+  for (let i = 0; i < item.length; i++) {
+    const x = place[2 * i],
+      y = place[2 * i + 1],
+      bw = size[2 * i],
+      bh = size[2 * i + 1];
+    for (let c = columnAt(y); c < cuts.length - 1 && cuts[c] < y + bh - 1; c++) {
+      const top = Math.max(y, cuts[c]),
+        bottom = Math.min(y + bh, cuts[c + 1]);
+      sheet.box(item[i], kind[i], x + c * stride, top - cuts[c], bw, bottom - top, depth[i]);
+      tall = Math.max(tall, bottom - cuts[c]);
+    }
+  }
+  for (let e = 0; e < arrow.length; e++) {
+    const p = points.subarray(pointsAt[e], pointsAt[e + 1]),
+      own = pairs.subarray(pairsAt[e], pairsAt[e + 1]);
+    let c = columnAt(p[1]),
+      piece = [p[0], p[1]];
+    for (let k = 2; k < p.length; k += 2) {
+      while (p[k + 1] > cuts[c + 1]) {
+        const t = (cuts[c + 1] - p[k - 1]) / (p[k + 1] - p[k - 1]),
+          x = p[k - 2] + (p[k] - p[k - 2]) * Math.max(0, t);
+        piece.push(x, cuts[c + 1]);
+        sheet.edge(piece, c * stride, -cuts[c], null, null, own, false);
+        piece = [x, cuts[c + 1]];
+        c++;
+      }
+      piece.push(p[k], p[k + 1]);
+    }
+    sheet.edge(piece, c * stride, -cuts[c], null, null, own, arrow[e] === 1);
+  }
+  return { ...sheet.arrays(), w: (cuts.length - 1) * stride - GUTTER, h: tall, columns: cuts.length - 1 };
+}
+return { GUTTER, wrap };
+};
+const $wrap = $wrap_();
 const $scene_ = () => {
 /**
  * The picture for one set of open groups, as typed arrays that a worker can hand over: pure, no DOM.
@@ -1576,6 +1753,8 @@ const $scene_ = () => {
  * that group and those around it. Blocks that are built alike are laid out once.
  */
 const { layered } = $layout;
+const { Sheet } = $sheet;
+const { wrap } = $wrap;
 
 const BOX = { node: [144, 24], parameter: [124, 22], group: [184, 42], stack: [268, 76], header: 26, pad: 14 };
 const KIND = ["node", "group", "stack", "open"];
@@ -1806,102 +1985,6 @@ function put(sheet, block, x, y, depth) {
   else block.emit(sheet, x, y, depth);
 }
 
-/** A typed array that grows. */
-class Column {
-  constructor(Type) {
-    this.Type = Type;
-    this.values = new Type(64);
-    this.length = 0;
-  }
-  room(more) {
-    if (this.length + more <= this.values.length) return;
-    const larger = new this.Type(Math.max(this.values.length * 2, this.length + more));
-    larger.set(this.values.subarray(0, this.length));
-    this.values = larger;
-  }
-  push(v) {
-    this.room(1);
-    this.values[this.length++] = v;
-  }
-  /** Appends `source` plus dx at even and dy at odd places. */
-  shifted(source, dx, dy) {
-    this.room(source.length);
-    const { values, length: n } = this;
-    for (let k = 0; k < source.length; k += 2) {
-      values[n + k] = source[k] + dx;
-      values[n + k + 1] = source[k + 1] + dy;
-    }
-    this.length += source.length;
-  }
-  append(source, plus = 0, from = 0) {
-    this.room(source.length - from);
-    const { values, length: n } = this;
-    for (let k = from; k < source.length; k++) values[n + k - from] = source[k] + plus;
-    this.length += source.length - from;
-  }
-  cut() {
-    return this.values.slice(0, this.length);
-  }
-}
-
-/** Collects boxes and edges in absolute coordinates. */
-class Sheet {
-  item = new Column(Uint32Array);
-  kind = new Column(Uint8Array);
-  place = new Column(Float64Array);
-  size = new Column(Float32Array);
-  depth = new Column(Uint8Array);
-  points = new Column(Float64Array);
-  pointsAt = new Column(Uint32Array);
-  pairs = new Column(Uint32Array);
-  pairsAt = new Column(Uint32Array);
-  arrow = new Column(Uint8Array);
-  constructor() {
-    this.clear();
-  }
-  clear() {
-    for (const c of Object.values(this)) c.length = 0;
-    this.pointsAt.push(0);
-    this.pairsAt.push(0);
-  }
-  box(item, kind, x, y, w, h, depth) {
-    this.item.push(item);
-    this.kind.push(kind);
-    this.place.push(x);
-    this.place.push(y);
-    this.size.push(w);
-    this.size.push(h);
-    this.depth.push(depth);
-  }
-  edge(route, dx, dy, start, end, pairs, arrow) {
-    const from = this.points.length;
-    this.points.shifted(route, dx, dy);
-    if (start !== null) this.points.values[from + 1] = start;
-    if (end !== null) this.points.values[this.points.length - 1] = end;
-    this.pairs.append(pairs);
-    this.pointsAt.push(this.points.length);
-    this.pairsAt.push(this.pairs.length);
-    this.arrow.push(arrow ? 1 : 0);
-  }
-  copy(flat, dx, dy, depth) {
-    const points = this.points.length,
-      pairs = this.pairs.length;
-    this.item.append(flat.item);
-    this.kind.append(flat.kind);
-    this.place.shifted(flat.place, dx, dy);
-    this.size.append(flat.size);
-    this.depth.append(flat.depth, depth);
-    this.points.shifted(flat.points, dx, dy);
-    this.pairs.append(flat.pairs);
-    this.arrow.append(flat.arrow);
-    this.pointsAt.append(flat.pointsAt, points, 1);
-    this.pairsAt.append(flat.pairsAt, pairs, 1);
-  }
-  arrays() {
-    return Object.fromEntries(Object.entries(this).map(([name, column]) => [name, column.cut()]));
-  }
-}
-
 const ROW = 256;
 
 /** What finds things in a scene: boxes by height (rows of ROW), by item and by node, the extent of each edge. */
@@ -1943,76 +2026,6 @@ function index(graph, s) {
     bounds.set([left, s.points[s.pointsAt[e] + 1], right, s.points[s.pointsAt[e + 1] - 1]], 4 * e);
   }
   return { ...s, at, home, bounds, rowAt, leaves, open: Uint32Array.from(open), tallest };
-}
-
-const GUTTER = 150;
-
-/** A long spine set like a newspaper: cut between boxes into columns that fill `aspect` best. Frames and edges over a cut are split. */
-function wrap(scene, aspect) {
-  const { item, kind, place, size, depth, points, pointsAt, pairs, pairsAt, arrow, w, h } = scene,
-    stride = w + GUTTER;
-  const zoom = (c) => Math.min(aspect / (c * stride), c / h); // for a window of `aspect` by 1
-  let count = 1;
-  while (count < 400 && zoom(count + 1) > zoom(count)) count++;
-  if (count < 2) return scene;
-  const leaves = [];
-  for (let i = 0; i < item.length; i++)
-    if (kind[i] !== 3) leaves.push([place[2 * i + 1], place[2 * i + 1] + size[2 * i + 1]]);
-  leaves.sort((a, b) => a[0] - b[0]);
-  const cuts = [0];
-  for (let c = 1, i = 0; c < count; c++) {
-    // the first gap after an even share
-    let y = (c * h) / count;
-    while (i < leaves.length && leaves[i][0] < y + 6) {
-      if (leaves[i][1] + 6 > y) y = leaves[i][1] + 6;
-      i++;
-    }
-    if (y < h && y > cuts.at(-1)) cuts.push(y);
-  }
-  cuts.push(Infinity);
-  const columnAt = (y) => {
-    let lo = 0,
-      hi = cuts.length - 2;
-    while (lo < hi) {
-      const mid = (lo + hi + 1) >> 1;
-      if (cuts[mid] <= y) lo = mid;
-      else hi = mid - 1;
-    }
-    return lo;
-  };
-  const sheet = new Sheet();
-  let tall = 0;
-  for (let i = 0; i < item.length; i++) {
-    const x = place[2 * i],
-      y = place[2 * i + 1],
-      bw = size[2 * i],
-      bh = size[2 * i + 1];
-    for (let c = columnAt(y); c < cuts.length - 1 && cuts[c] < y + bh - 1; c++) {
-      const top = Math.max(y, cuts[c]),
-        bottom = Math.min(y + bh, cuts[c + 1]);
-      sheet.box(item[i], kind[i], x + c * stride, top - cuts[c], bw, bottom - top, depth[i]);
-      tall = Math.max(tall, bottom - cuts[c]);
-    }
-  }
-  for (let e = 0; e < arrow.length; e++) {
-    const p = points.subarray(pointsAt[e], pointsAt[e + 1]),
-      own = pairs.subarray(pairsAt[e], pairsAt[e + 1]);
-    let c = columnAt(p[1]),
-      piece = [p[0], p[1]];
-    for (let k = 2; k < p.length; k += 2) {
-      while (p[k + 1] > cuts[c + 1]) {
-        const t = (cuts[c + 1] - p[k - 1]) / (p[k + 1] - p[k - 1]),
-          x = p[k - 2] + (p[k] - p[k - 2]) * Math.max(0, t);
-        piece.push(x, cuts[c + 1]);
-        sheet.edge(piece, c * stride, -cuts[c], null, null, own, false);
-        piece = [x, cuts[c + 1]];
-        c++;
-      }
-      piece.push(p[k], p[k + 1]);
-    }
-    sheet.edge(piece, c * stride, -cuts[c], null, null, own, arrow[e] === 1);
-  }
-  return { ...sheet.arrays(), w: (cuts.length - 1) * stride - GUTTER, h: tall, columns: cuts.length - 1 };
 }
 
 /** A box in sight: a view onto the arrays, made for a frame and thrown away. */
@@ -2116,7 +2129,7 @@ const inside = (item, group) => {
   for (let g = item.parent; g; g = g.parent) if (g === group) return true;
   return false;
 };
-return { BOX, KIND, Arranger, GUTTER, wrap, Scene };
+return { BOX, KIND, Arranger, Scene };
 };
 const $scene = $scene_();
 const $worker_ = () => {
@@ -2144,7 +2157,7 @@ return { serve };
 const $worker = $worker_();
 const $bundle_ = () => {
 function workerSource() {
-const parts = [["$columns", $columns_], ["$tree", $tree_], ["$graph", $graph_], ["$layout", $layout_], ["$scene", $scene_], ["$worker", $worker_]];
+const parts = [["$columns", $columns_], ["$tree", $tree_], ["$graph", $graph_], ["$layout", $layout_], ["$sheet", $sheet_], ["$wrap", $wrap_], ["$scene", $scene_], ["$worker", $worker_]];
 return parts.map(([name, f]) => `const ${name} = (${f})();`).join('\n') + '\n$worker.serve(self);';
 }
 return { workerSource };
@@ -4901,7 +4914,7 @@ const { composition, ENCODINGS, figure, markPath, strongest } = $encode;
 const { plural } = $dom;
 const { LOD } = $lod;
 const { drawMap } = $minimap;
-const { GUTTER } = $scene;
+const { GUTTER } = $wrap;
 const { badges, cells, curve, nameOf, tag } = $shapes;
 const { mix } = $theme;
 const { Tiles } = $tiles;

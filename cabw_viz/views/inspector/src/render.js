@@ -3,7 +3,7 @@ import { composition, ENCODINGS, figure, markPath, strongest } from "./encode.js
 import { plural } from "./dom.js";
 import { LOD } from "./lod.js";
 import { drawMap } from "./minimap.js";
-import { GUTTER } from "./scene.js";
+import { GUTTER } from "./wrap.js";
 import { badges, cells, curve, nameOf, tag } from "./shapes.js";
 import { mix } from "./theme.js";
 import { Tiles } from "./tiles.js";
