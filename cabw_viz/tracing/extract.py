@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import operator
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -100,8 +100,8 @@ def read_graph(
     rows = []
     for ordinal, node in enumerate(fx_nodes):
         number = pasted.get(node)
-        if number is None:
-            number = node_call(node)
+        if number is None and (call := node_call(node)) is not None:
+            number = call[0]
         kind, target = _classify(node, kinds.get(number) if number is not None else None)
         if kind in ("lifted_input", "lifted_size", "lifted_scalar", "lifted_object", "output"):
             number = None
@@ -121,13 +121,16 @@ def read_graph(
     return GraphView(tuple(rows), fx_nodes)
 
 
-def node_call(node: torch.fx.Node) -> int | None:
-    """NodeCall number of a graph node, from the last line of its stack trace."""
+def node_call(node: torch.fx.Node) -> tuple[int, str] | None:
+    """Number and name of the NodeCall that a graph node was made in, from the last line of its stack trace."""
     trace = node.meta.get("stack_trace")
-    if not trace:
-        return None
+    return _node_call(trace) if trace else None
+
+
+@lru_cache(maxsize=64)  # the nodes of one call share one text, and stand together
+def _node_call(trace: str) -> tuple[int, str] | None:
     found = torch_adapter.NODE_CALL.search(trace.rstrip().rpartition("\n")[2])
-    return int(found[2]) if found else None
+    return (int(found[2]), found[1].strip()) if found else None
 
 
 def _stable_names(nodes: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, str]:
@@ -185,6 +188,8 @@ def _target_text(target: Any) -> str:
 def _render_call(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str:
     if node.op in ("placeholder", "get_attr"):
         return ""
+    if node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):  # four in five nodes
+        return f"({names[node.args[0]]}, {node.args[1]})"
     parts = [render(argument, names) for argument in node.args]
     parts += [f"{key}={render(value, names)}" for key, value in node.kwargs.items()]
     return f"({', '.join(parts)})"
@@ -322,13 +327,9 @@ def _describe_function(function: Any) -> tuple[str, str]:
 def disagreement(nodes: Sequence[AutogradNode], view: GraphView) -> str:
     """Where the walk and the traced graph name an autograd node differently; empty where they agree."""
     expected = {node.number: node.name for node in nodes}
-    seen: Counter[tuple[int, str]] = Counter()
-    for row, node in zip(view.nodes, view.fx_nodes, strict=True):
-        trace = node.meta.get("stack_trace") if row.autograd_node is not None else None
-        found = torch_adapter.NODE_CALL.search(trace.rstrip().rpartition("\n")[2]) if trace else None
-        if found:
-            seen[int(found[2]), found[1].strip()] += 1
-    for number, traced in seen:
+    rows = zip(view.nodes, view.fx_nodes, strict=True)
+    seen = dict.fromkeys(node_call(node) for row, node in rows if row.autograd_node is not None)
+    for number, traced in (call for call in seen if call is not None):
         head, bracket, tail = traced.partition("<")
         name = re.sub(r"\d+$", "", head.rpartition("::")[2]) + bracket + tail
         if re.sub(r"\d+$", "", expected.get(number, "")) != name:

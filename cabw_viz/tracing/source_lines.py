@@ -18,6 +18,8 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
 
@@ -35,6 +37,7 @@ Lines = Literal["auto", True, False]
 Place = tuple[CodeType, int]
 """Code, and a line in it."""
 
+_HERE = str(Path(__file__).parent)
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+)')
 
 
@@ -179,7 +182,7 @@ class _Functions:
         for each in _outwards(frame):
             if each.f_code in self._forwards:
                 inside = True
-            elif inside and owner(each.f_code.co_filename) == "user":
+            elif inside and _is_users(each.f_code.co_filename):
                 return each.f_code, each.f_lineno
         if not inside:
             self._others.add(frame.f_code)
@@ -203,9 +206,15 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 def _users(frame: FrameType | None) -> Place | None:
     """The line of the nearest frame, outwards, that is the user's and does not itself handle a call."""
     for each in _outwards(frame):
-        if owner(each.f_code.co_filename) == "user" and each.f_code.co_name != "__torch_function__":
+        if _is_users(each.f_code.co_filename) and each.f_code.co_name != "__torch_function__":
             return each.f_code, each.f_lineno
     return None
+
+
+@lru_cache(maxsize=4096)
+def _is_users(file: str) -> bool:
+    """Whether a file is nobody's on the way to torch; the demo's own forward is as good as a user's."""
+    return owner(file) == "user" or (owner(file) == "ours" and not file.startswith(_HERE))
 
 
 def source_line(file: str, line: int) -> SourceLine:
@@ -217,6 +226,6 @@ def line_of_anomaly_mode(node: Any) -> SourceLine | None:
     """The line at which a node was made, where `torch.autograd.detect_anomaly()` was on then."""
     for entry in reversed(node.metadata.get("traceback_") or ()):
         found = _FRAME.match(entry)
-        if found and owner(found[1]) == "user":
+        if found and _is_users(found[1]):
             return source_line(found[1], int(found[2]))
     return None

@@ -3989,8 +3989,16 @@ function table(ins, rows) {
   return list;
 }
 
+/** A name in three parts of which the first gives way: `layers.3.` and `mlp.` in grey, `weight`. */
+function nameParts(name) {
+  const last = name.lastIndexOf(".") + 1;
+  const middle = last ? name.lastIndexOf(".", last - 2) + 1 : 0;
+  return [name.slice(0, middle), name.slice(middle, last), name.slice(last)].map((text, i) =>
+    h(i < 2 ? "span.muted" : "span", null, text),
+  );
+}
+
 function line(ins, row, picked) {
-  const cut = row.name.lastIndexOf(".") + 1;
   const level = row.good ? "q2" : row.relative >= 1e-3 ? "d3" : "d2";
   const share = row.relative ? (row.relative === Infinity ? 1 : (Math.log10(row.relative) + 8) / 8) : 0;
   const words = [
@@ -4009,7 +4017,7 @@ function line(ins, row, picked) {
       onclick: () => row.ref && ins.reveal(row.ref.key),
     },
     mark(row.good ? MARKS[row.verdict] : "differ", row.good ? "var(--c-equal)" : ALARM, 11),
-    h("span.cabw-name", null, h("span.muted", null, row.name.slice(0, cut)), h("span", null, row.name.slice(cut))),
+    h("span.cabw-name", null, nameParts(row.name)),
     row.relative ? meter(share, `var(--${level})`) : h("span"),
     h("span.num" + (row.good ? ".muted" : ""), null, row.rel === null ? row.verdict : error(row.rel)),
     h("span.num.muted", null, error(row.abs)),
