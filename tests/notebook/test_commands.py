@@ -95,8 +95,8 @@ def test_help_of_one_command(shell):
 
 
 WRONG = {
-    "%cabw grph": ("%cabw has no command 'grph'", "Expected: graph, parity, list, close, help.", "Try: %cabw graph."),
-    "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, parity"),
+    "%cabw grph": ("%cabw has no command 'grph'", "Expected: graph, touches, parity, list, close, help.", "Try: %cabw graph."),
+    "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, touches, parity"),
     "%cabw graph --lvl fx": ("unrecognized arguments: --lvl fx", "Expected: %cabw graph [--level LEVEL]"),
     "%cabw graph --level aten": ("invalid choice: 'aten'", "autograd", "fx"),
     "%cabw graph --capture 7": ("there is no capture 7", "an index below"),
