@@ -118,3 +118,14 @@ def test_a_graph_pass_that_looks_for_deleted_metadata_is_marked():
     trace, passes = summary(record)
     assert (trace.alarming, passes.alarming) == (False, True)
     assert passes.text.startswith("graph passes: 1 of ")
+
+
+def test_lifted_and_baked_metadata_stand_in_the_tooltips():
+    net = model()
+    with cabw_viz.capture(net) as session:
+        net(data()).pow(3).sum().backward()
+    (line,) = [line for line in session[0].graph().source.splitlines() if line.strip().startswith("n2 [")]
+    assert "PowBackward0 #2" in line
+    assert "lifted: gradient 0 = [3, 2] (sizes[" in line
+    assert "exponent = 3" in line
+    assert "cpu, torch.float32, torch.strided" in line

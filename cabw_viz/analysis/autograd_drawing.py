@@ -19,6 +19,7 @@ from cabw_viz.analysis.flow import (
     reached,
     returned_leaves,
 )
+from cabw_viz.analysis.recapture import baked_text, lifted_text
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Hook, Leaf
 
 
@@ -74,6 +75,8 @@ def node_tooltip(record: CaptureRecord, node: AutogradNode) -> str:
         f"{counted(node.inputs, 'gradient')} in, {node.outputs} out",
         counted(len(node.graph_nodes), "graph node"),
     ]
+    parts += [f"lifted: {text}" for text in [lifted_text(node)] if text]
+    parts += [f"baked: {text}" for text in [baked_text(node)] if text]
     if record.failure is not None and record.failure.autograd_node == node.number:
         parts.append(problem_of(record))
     return "; ".join(parts)

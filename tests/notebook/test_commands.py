@@ -77,6 +77,17 @@ def test_the_only_session_needs_no_name(shell):
     assert "--session mine" in text
 
 
+def test_touches_says_what_was_found_and_shows_the_table(captured):
+    captured.ok("%%cabw --name clean\n" + BACKWARD)
+    shown = captured.ok("%cabw touches --session clean")
+    assert "nodes, 0 touches" in shown.out
+    assert shown.result.result.empty
+    audited = captured.ok("%cabw touches --session clean --audit --phase execution")
+    assert "execution: " in audited.out
+    assert set(audited.result.result["phase"]) == {"execution"}
+    assert captured.ok("%cabw touches --session clean --phase graph_pass").result.result.empty
+
+
 @pytest.mark.parametrize("line", ["%cabw", "%cabw help"])
 def test_help_has_every_command_and_option(shell, line):
     text = shell.ok(line).out
@@ -95,7 +106,11 @@ def test_help_of_one_command(shell):
 
 
 WRONG = {
-    "%cabw grph": ("%cabw has no command 'grph'", "Expected: graph, touches, parity, list, close, help.", "Try: %cabw graph."),
+    "%cabw grph": (
+        "%cabw has no command 'grph'",
+        "Expected: graph, touches, parity, list, close, help.",
+        "Try: %cabw graph.",
+    ),
     "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, touches, parity"),
     "%cabw graph --lvl fx": ("unrecognized arguments: --lvl fx", "Expected: %cabw graph [--level LEVEL]"),
     "%cabw graph --level aten": ("invalid choice: 'aten'", "autograd", "fx"),
