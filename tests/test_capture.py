@@ -123,6 +123,36 @@ def test_only_picks_calls(only, captured):
     assert [capture.record.call.index for capture in session] == captured
 
 
+def test_an_only_that_raises_leaves_the_backward_alone():
+    net = model()
+    expected = eager_gradients(net)
+    with (
+        cabw_viz.capture(net, only=lambda call: 1 / 0) as session,
+        pytest.warns(CabwWarning, match="only= raised Zero"),
+    ):
+        net(data()).square().sum().backward()
+    assert_equal(gradients(net), expected)
+    assert list(session.events["outcome"]) == ["bypassed"]
+
+
+def test_a_door_called_in_an_unknown_way_still_opens():
+    net = model()
+    expected = eager_gradients(net)
+    loss = net(data()).square().sum()
+    with cabw_viz.capture(net), pytest.warns(CabwWarning, match="could not be read"):
+        # As a later torch might: arguments by name that we take by place.
+        torch.autograd._engine_run_backward(
+            (loss,),
+            (torch.ones(()),),
+            *[False],
+            create_graph=False,
+            inputs=(),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        )
+    assert_equal(gradients(net), expected)
+
+
 def test_the_record_of_a_program_is_always_the_same():
     def run():
         torch._dynamo.reset()

@@ -110,7 +110,12 @@ class Recorder:
         def door(*args: Any, **options: Any) -> Any:
             if Recorder._installed is not self:
                 return original(*args, **options)
-            return self._enter(EngineCall.parse(original, args, options))
+            try:
+                call = EngineCall.parse(original, args, options)
+            except (TypeError, ValueError) as error:  # a torch or a tool that calls the door in a way we do not know
+                warn(f"this backward was not captured: its call could not be read ({error})")
+                return original(*args, **options)
+            return self._enter(call)
 
         torch_adapter.clear_cache()
         # torch.compile(train_step) would otherwise trace into this function.
@@ -125,11 +130,13 @@ class Recorder:
 
     def uninstall(self) -> None:
         """Give the door back. Where somebody put theirs on top of ours, ours stays underneath and lets all pass."""
-        self.provenance.uninstall()
-        Recorder._installed = None
-        if self._original is not None and torch_adapter.door() is self._door:
-            torch_adapter.set_door(self._original)
-        self._clear_cache()
+        try:
+            self.provenance.uninstall()
+        finally:
+            Recorder._installed = None
+            if self._original is not None and torch_adapter.door() is self._door:
+                torch_adapter.set_door(self._original)
+            self._clear_cache()
 
     def release(self) -> None:
         """Let go of every tensor."""
@@ -146,8 +153,9 @@ class Recorder:
             return self._bypass(call, describe(call, None), reason)
         described = describe(call, self._eligible)
         self._eligible += 1
-        if not selected(self._only, described):
-            return self._bypass(call, described, "not selected by only=")
+        left_out = self._left_out(described)
+        if left_out:
+            return self._bypass(call, described, left_out)
         try:
             users = torch_adapter.users_compiler()
         except CabwError as error:
@@ -174,6 +182,14 @@ class Recorder:
         if torch_adapter.compiled_autograd_is_forbidden():
             return "compiled autograd is excluded here (_disable() or the stance force_eager)"
         return ""
+
+    def _left_out(self, described: BackwardCall) -> str:
+        """Why `only=` leaves a call out; empty where it picks it. A predicate that raises picks nothing."""
+        try:
+            return "" if selected(self._only, described) else "not selected by only="
+        except Exception as error:  # noqa: BLE001  # it is the user's function, and their backward must go on
+            warn(f"only= raised {type(error).__name__}: {error}; the call ran uncaptured")
+            return f"only= raised {type(error).__name__}: {error}"
 
     def _bypass(self, call: EngineCall, described: BackwardCall, reason: str) -> Any:
         """Make the call as if we were not there."""
