@@ -177,11 +177,6 @@ def compiled_autograd_is_on() -> bool:
     return bool(compiled_autograd.compiled_autograd_enabled)
 
 
-def dispatch_mode_is_active() -> bool:
-    """Whether a TorchDispatchMode is on the stack, with which compiled autograd refuses to start."""
-    return bool(torch._C._len_torch_dispatch_stack())
-
-
 def name_of_node(node: Any) -> str:
     """An autograd node's name without its namespaces; template arguments stay: `CppNode<mine::Scale>`."""
     name: str = node.name()
@@ -397,13 +392,6 @@ def op_name(target: Any) -> str | None:
 def takes_plain_tensors(target: Any) -> bool:
     """Whether a graph node's target checks the class of its tensors: what goes before a compiled region's backward."""
     return getattr(target, "__name__", "") == "call_aot_bwd_prologue"
-
-
-def graph_outputs(graph: torch.fx.Graph) -> Sequence[Any]:
-    """The values that a captured graph returns: gradients of `torch.autograd.grad`, in order."""
-    (output,) = graph.find_nodes(op="output")
-    returned: Sequence[Any] = output.args[0]
-    return returned
 
 
 def is_operator(target: Any) -> bool:
