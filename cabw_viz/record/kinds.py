@@ -16,6 +16,7 @@ GraphKind = Literal[
     "lifted_object",  # hooks[i], packed_data[i]: a hook, the ctx of a custom Function, packed saved data
     "backward_call",  # the opaque call of an autograd node: ops.AddmmBackward0, call_backward
     "aot_op",  # an op of a compiled region's backward, pasted into the graph, with its prologue and epilogue
+    "aten_op",  # an operator of the lowered graph
     "copy_slices_prologue",
     "copy_slices_epilogue",
     "validate_outputs",

@@ -307,6 +307,10 @@ class CaptureRecord:
     """The phases in which reads were watched: no touch means something only there."""
     touches: tuple[Touch, ...] = ()
     """Who read which metadata, in order of first reading."""
+    lowered: tuple[GraphNode, ...] = ()
+    """The graph of aten operators that `cap.lower()` makes of it; empty before."""
+    node_seconds: tuple[float | None, ...] = field(default=(), compare=False)
+    """How long each autograd node took when the graph was timed, in the order of `autograd_nodes`; empty before."""
     lines_off: str = ""
     """Why no forward lines were noted in the block; empty where they were."""
     failure: Failure | None = None

@@ -11,7 +11,8 @@ from cabw_viz.errors import CabwError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cabw_viz.surfaces.session import Capture, Session
+    from cabw_viz.surfaces.capture import Capture
+    from cabw_viz.surfaces.session import Session
 
 UNNAMED = "(unnamed)"
 LIST_COLUMNS = ("session", "state", "capture", "function", "where", "run", "autograd_nodes", "graph_nodes", "failure")
