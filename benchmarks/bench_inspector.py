@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that it runs as a script too
 
-from cabw_viz.views.inspector import columns
+from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.inspector.page import inspector_page
 from tests.inspector.blocks import compared, transformer
 from tests.inspector.opened import INSPECTOR, chromium
@@ -64,8 +64,8 @@ def main(sizes: tuple[int, ...]) -> None:
         comparison = compared(record)
         print(f"\n{blocks} blocks, {len(record.autograd_nodes):,} autograd nodes")
         packed("graph", partial(columns.pack_graph, record))
-        packed("touches", partial(columns.pack_touches, record))
-        packed("parity", partial(columns.pack_parity, record, comparison))
+        packed("touches", partial(findings.pack_touches, record))
+        packed("parity", partial(findings.pack_parity, record, comparison))
         packed("code", partial(columns.pack_code, record))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "inspector.html")

@@ -11,6 +11,9 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
+from cabw_viz.kept import Gradient, NodeGradients, detached_copy, strides_of
+
+__all__ = ["Arguments", "Gradient", "LiveCapture", "Surroundings", "copied", "detached_copy", "strides_of", "version_of"]
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
@@ -95,15 +98,6 @@ def version_of(tensor: Any) -> int | None:
     return torch_adapter.version(tensor)
 
 
-@dataclass(frozen=True)
-class Gradient:
-    """A gradient with the metadata it had in the run; a clone may lose the strides of an expanded tensor."""
-
-    value: torch.Tensor
-    strides: tuple[int, ...] | None
-    """None where strides mean nothing (sparse) or cannot differ (accumulated into `.grad`, which sets its own)."""
-
-
 @dataclass
 class LiveCapture:
     """A captured graph that can be run again. Everything heavy is let go by `release()`."""
@@ -115,6 +109,8 @@ class LiveCapture:
     """Index of the leaf in the record: its gradient in the user's own run. A leaf without gradient is absent."""
     before: dict[int, torch.Tensor] = field(default_factory=dict)
     """For a compiled run: copies of each leaf's `.grad` as it was before the call; absent where it was None."""
+    node_gradients: NodeGradients | None = None
+    """Gradients into and out of every autograd node of the user's own run; None where they were not asked for."""
     has_reference: bool = False
     """Whether the user's own run was watched to its end."""
     released: bool = False
@@ -123,14 +119,6 @@ class LiveCapture:
         """Let go of every tensor."""
         self.graph = self.arguments = self.surroundings = None
         self.reference, self.before = {}, {}
+        if self.node_gradients is not None:
+            self.node_gradients.clear()
         self.released = True
-
-
-def detached_copy(gradient: torch.Tensor) -> torch.Tensor:
-    """A copy without history."""
-    return gradient.detach().clone()
-
-
-def strides_of(gradient: torch.Tensor) -> tuple[int, ...] | None:
-    """Strides, where the layout has any."""
-    return tuple(gradient.stride()) if gradient.layout is torch.strided else None

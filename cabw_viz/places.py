@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import linecache
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -26,6 +27,12 @@ def _cell(file: str) -> str | None:
     shell = ipython.get_ipython() if ipython is not None else None
     named = shell.compile.format_code_name(file) if shell is not None else None
     return None if named is None else str(named[1])
+
+
+def cell_files() -> dict[str, str]:
+    """The files of a notebook's cells by the names that `place` gives them: `In[3]`."""
+    named = {file: _cell(file) for file in list(linecache.cache)}
+    return {cell: file for file, cell in named.items() if cell is not None}
 
 
 @functools.cache

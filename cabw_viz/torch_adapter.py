@@ -14,7 +14,7 @@ import operator
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -409,6 +409,19 @@ def version(tensor: torch.Tensor) -> int:
     return tensor._version
 
 
+def share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two strided tensors lie in the same memory; False where one has none of its own (functorch's)."""
+    try:
+        return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    except RuntimeError:
+        return False
+
+
+def modes_are_on() -> bool:
+    """Whether a TorchDispatchMode sees the ops of this thread."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
 # -- saved fields of autograd nodes --------------------------------------------------------------------------
 
 _SAVED_FROM_OUTPUTS = ("S_sym_argsize_minus_1", "max_k", "max_q", "max_seqlen_batch_k", "max_seqlen_batch_q")
@@ -443,6 +456,13 @@ def field_values(node: Any, name: str) -> dict[str, Any]:
 def argument_names(target: Any) -> tuple[str, ...]:
     """Names of an operator's arguments, by its schema; empty for other targets."""
     return tuple(argument.name for argument in target._schema.arguments) if hasattr(target, "_schema") else ()
+
+
+def operands(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """An operator's arguments by their names; those left out have their defaults."""
+    known = operator._schema.arguments
+    named = {argument.name: argument.default_value for argument in known if argument.has_default_value()}
+    return named | dict(zip((argument.name for argument in known), args, strict=False)) | dict(options)
 
 
 def returns_new_tensors(operator: Any) -> bool:
@@ -915,3 +935,75 @@ def aot_placeholders(node: Any) -> tuple[str, ...]:
     if module is None:
         return ()
     return tuple(found.name for found in module.graph.find_nodes(op="placeholder"))[len(node.symints) :]
+
+
+# -- running a graph elsewhere -------------------------------------------------------------------------------
+
+SCALAR_TYPES: dict[int, torch.dtype] = {
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    8: torch.complex32,
+    9: torch.complex64,
+    10: torch.complex128,
+    15: torch.bfloat16,
+}
+"""The numbers that a graph holds for dtypes (c10/core/ScalarType.h). Elsewhere in it the same number is a dim or a
+size: what it means can be told by its place alone."""
+
+_OPTIONS_DTYPE, _METADATA_GRAD_DTYPE = 3, 3
+
+
+def is_validate_outputs(target: Any) -> bool:
+    """Whether a graph node's target is the engine's check of a node's gradients."""
+    return isinstance(target, compiled_autograd.Op) and target.__name__ == "validate_outputs"
+
+
+def with_output_dtypes(metadata: Any, changed: Callable[[torch.dtype], torch.dtype]) -> Any:
+    """The second argument of `validate_outputs` with other dtypes.
+
+    It is a list of None or `((requires_grad, memory_format, device, dtype, layout, pinned), sizes, is_subclass[,
+    grad_dtype])` (`IValuePacker<InputMetadata>` in torch/csrc/dynamo/compiled_autograd.h; the last since torch 2.10).
+    """
+
+    def other(number: Any) -> Any:
+        return _scalar_type(changed(SCALAR_TYPES[number])) if number in SCALAR_TYPES else number
+
+    def one(entry: Any) -> Any:
+        options, *rest = entry
+        options = tuple(other(item) if place == _OPTIONS_DTYPE else item for place, item in enumerate(options))
+        return (
+            options,
+            *(other(item) if place == _METADATA_GRAD_DTYPE else item for place, item in enumerate(rest, 1)),
+        )
+
+    return [None if entry is None else one(entry) for entry in metadata]
+
+
+def _scalar_type(dtype: torch.dtype) -> int:
+    return next(number for number, known in SCALAR_TYPES.items() if known is dtype)
+
+
+def attributes_of(ctx: Any) -> dict[str, Any]:
+    """What a Python Function has hung on its `ctx` by name, tensors saved by `save_for_backward` not among it."""
+    return dict(getattr(ctx, "__dict__", {}))
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """A context for compiling graphs of ours: the user's settings do not hinder it, and PyTorch's counters stay.
+
+    What Dynamo compiles it keeps with the graph's own code, and lets go with it.
+    """
+    counters = {name: counter.copy() for name, counter in dynamo_utils.counters.items()}
+    frames, compiles = convert_frame.FRAME_COUNTER, convert_frame.FRAME_COMPILE_COUNTER.copy()
+    config = torch._dynamo.config.patch(suppress_errors=False, compiled_autograd=False, disable=False)
+    try:
+        with config, torch.compiler.set_stance("default"):
+            yield
+    finally:
+        dynamo_utils.counters.clear()
+        dynamo_utils.counters.update(counters)
+        convert_frame.FRAME_COUNTER = frames
+        convert_frame.FRAME_COMPILE_COUNTER.clear()
+        convert_frame.FRAME_COMPILE_COUNTER.update(compiles)

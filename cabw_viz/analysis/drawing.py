@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cabw_viz.record.kinds import AutogradKind
-from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.model import CaptureRecord, SourceLine
 
-Level = Literal["autograd", "fx"]
-"""`autograd`: a box for each autograd node. `fx`: a box for each node of the captured graph."""
+Level = Literal["module", "autograd", "fx", "aten"]
+"""`module`: boxes are the autograd nodes of one module. `autograd`: a box for each autograd node. `fx`: one for each
+node of the captured graph. `aten`: one for each operator of the lowered graph."""
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 
@@ -22,6 +23,8 @@ BoxKind = Literal[
     "validate_outputs",
     "plumbing",  # carries values, computes nothing
     "other",
+    "group",  # the autograd nodes of one module, or of one line
+    "outside",  # what lies beyond the part that was cut out
 ]
 
 BOX_KINDS: tuple[BoxKind, ...] = get_args(BoxKind)
@@ -44,6 +47,21 @@ class Box:
     """Where a failed trace stopped, and what it did not come to."""
     touched: str = ""
     """Which metadata was read in the initial trace or by a graph pass, and by whom; empty for none."""
+    nodes: tuple[int, ...] = ()
+    """Numbers of the autograd nodes that it stands for, ascending; empty for a part of one, and for what lies between
+    them."""
+    times: int = 1
+    """How many repeated blocks are folded into it."""
+    hooks: int = 0
+    """Hooks inside it that have no box of their own."""
+    inside: int = 0
+    """Gradients that go from one of its nodes to another, and are not drawn."""
+    line: SourceLine | None = None
+    """The line of the user's that its forward ran at."""
+    value: str = ""
+    """The figure that it is coloured by, as text."""
+    shade: int | None = None
+    """Its colour: index into `Drawing.shades`; None for that of its kind."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +74,33 @@ class Arrow:
     tooltip: str = ""
     faint: bool = False
     """Not a gradient on its way: a saved tensor that a hook unpacks, a step that the trace did not take."""
+    count: int = 1
+    """How many gradients go this way."""
+    back: bool = False
+    """Closes a circle: it leads from a group that is left and entered again to a box further up."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A frame around the boxes of one autograd node."""
+    """A frame around the boxes of one autograd node or one module."""
 
     id: str
     kind: BoxKind
     title: str
-    number: int
+    number: int | None = None
+    parent: str | None = None
+    """The frame that it stands in."""
+    tooltip: str = ""
+
+
+@dataclass(frozen=True)
+class Shade:
+    """One colour of a drawing that is coloured by a figure, and what it stands for."""
+
+    step: int
+    """From 1, the least, to 5; 0 for nothing at all, -1 for what is not known, 6 for what is worse than any figure."""
+    text: str
+    """The figures that have it: `1.2 to 3.4 MB`."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +118,12 @@ class Drawing:
     """What stopped the trace."""
     findings: tuple[tuple[str, bool], ...] = ()
     """What there is to say of metadata reads, a sentence for each phase that was watched, and whether it alarms."""
+    notes: tuple[str, ...] = ()
+    """What else a reader must know: what was cut out, why the level is another."""
+    measure: str = ""
+    """What the boxes are coloured by, in words; empty for their kinds."""
+    shades: tuple[Shade, ...] = ()
+    """The legend of such a colouring, from nothing to most."""
 
     @property
     def kinds(self) -> dict[BoxKind, int]:

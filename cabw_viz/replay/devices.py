@@ -60,6 +60,15 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype:
     raise CabwError(f"{name!r} is no dtype for gradients", expected="float64, float32, bfloat16, float16 or another")
 
 
+def backend_named(name: str | Compiler) -> str | Compiler:
+    """A backend that a captured graph can be run with; `eager` interprets it.
+
+    Raises:
+        CabwError: there is none of this name; lists those that are.
+    """
+    return compiler_named(name, also=("eager",))
+
+
 def compiler_named(name: str | Compiler, also: Sequence[str] = ()) -> str | Compiler:
     """A backend that torch.compile takes: one of its names, or any callable.
 

@@ -12,6 +12,11 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.live import Arguments, LiveCapture, version_of
 from cabw_viz.record.model import CaptureRecord, LiftedInput
+from cabw_viz.replay.memory import memory_given_back
+from cabw_viz.replay.moving import is_out_of_memory
+from cabw_viz.replay.prepared import Prepared, prepared_at
+from cabw_viz.replay.progress import NO_PROGRESS, Progress
+from cabw_viz.replay.target import HERE, Target
 
 HookPolicy = Literal["run", "drop", "refuse"]
 POLICIES: tuple[HookPolicy, ...] = ("run", "drop", "refuse")
@@ -33,12 +38,14 @@ class Collecting(torch.fx.Interpreter):
         self.record, self.hooks = record, hooks
         self.rows = dict(zip((node.name for node in graph.graph.nodes), record.graph_nodes, strict=True))
         self.current: torch.fx.Node | None = None
+        self.progress = NO_PROGRESS
         self.collected: dict[int, Any] = {}
         """Gradient by number of the accumulate node, or of the node whose entering gradient was wanted."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one graph node."""
         self.current = n
+        self.progress.step()
         return super().run_node(n)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -76,7 +83,9 @@ class Collecting(torch.fx.Interpreter):
         return gradient
 
 
-def replay(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run") -> dict[int, torch.Tensor]:
+def replay(
+    record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run", target: Target = HERE
+) -> dict[int, torch.Tensor]:
     """Run a captured graph again, op by op on eager kernels.
 
     Nothing is written: gradients are collected instead of accumulated, post-accumulate hooks are left out, the
@@ -86,15 +95,29 @@ def replay(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run
         record: the capture.
         live: what it keeps alive.
         hooks: `run`, `drop`, or `refuse` (an error if there are any but unpack hooks).
+        target: where and in which dtype; its backend is not looked at here.
 
     Returns:
-        Gradient of each leaf by its index in the record; a leaf without gradient is absent.
+        Gradient of each leaf by its index in the record, at the target; a leaf without gradient is absent.
 
     Raises:
         CabwError: the session is closed, the trace failed, an input was changed in place since, or PyTorch
             itself cannot run the graph outside of the engine.
     """
-    return run(record, live, Collecting, hooks)
+    return run(record, live, Collecting, hooks, target)
+
+
+def prepared(record: CaptureRecord, live: LiveCapture, target: Target = HERE, hooks: HookPolicy = "run") -> Prepared:
+    """The graph and what to run it on, at a target: nodes by the same names in the same order as in the record.
+
+    Raises:
+        CabwError: there is none, or no longer; or something in it cannot go there.
+    """
+    check_hooks(record, hooks)
+    graph, arguments = runnable(record, live)
+    check_versions(record, arguments)
+    with memory_given_back(lambda: "the inputs of the graph were being moved", target.device):
+        return prepared_at(record, live, graph, arguments, target, hooks=hooks == "run")
 
 
 def run(
@@ -102,25 +125,30 @@ def run(
     live: LiveCapture,
     interpreter_type: Callable[[torch.fx.GraphModule, CaptureRecord, HookPolicy], Collecting],
     hooks: HookPolicy,
+    target: Target = HERE,
 ) -> dict[int, torch.Tensor]:
-    """Run a captured graph in an interpreter of some kind; see `replay`."""
-    check_hooks(record, hooks)
-    graph, arguments = runnable(record, live)
-    check_versions(record, arguments)
-    interpreter = interpreter_type(graph, record, hooks)
-    # The interpreter pops what it has used; hooks may edit lists: neither may reach what is kept.
-    given = (
-        list(arguments.inputs),
-        list(arguments.sizes),
-        list(arguments.scalars),
-        arguments.hooks,
-        arguments.packed_data,
-    )
-    assert live.surroundings is not None  # set together with the arguments
-    with live.surroundings.restored(), torch_adapter.compiled_autograd_off():
+    """Run a captured graph in an interpreter of some kind, at a target; see `replay`. The backend is not looked at."""
+    return interpreted(record, prepared(record, live, target, hooks), interpreter_type, hooks)
+
+
+def interpreted(
+    record: CaptureRecord,
+    ready: Prepared,
+    interpreter_type: Callable[[torch.fx.GraphModule, CaptureRecord, HookPolicy], Collecting],
+    hooks: HookPolicy,
+) -> dict[int, torch.Tensor]:
+    """Run a graph that is ready in an interpreter of some kind."""
+    interpreter = interpreter_type(ready.graph, record, hooks)
+    with (
+        memory_given_back(lambda: f"{interpreter.place()} was running", ready.target.device),
+        Progress(len(record.graph_nodes), "replay") as interpreter.progress,
+        ready.surrounded(),
+    ):
         try:
-            returned = interpreter.run(*given)
+            returned = interpreter.run(*ready.given)
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise interpreter.failure(error) from error
     return gradients(record, interpreter.collected, returned)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
+from cabw_viz.places import cell_files
 from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.replay import audit as audit_of
 from cabw_viz.replay import parity as parity_of
@@ -157,7 +158,8 @@ class Capture:
         Raises:
             CabwError: it cannot be written there.
         """
-        return written(path, inspector_page("cabw_viz: capture", [self.record], (), comparisons([self])))
+        page = inspector_page("cabw_viz: capture", [self.record], (), comparisons([self]), cell_files())
+        return written(path, page)
 
     def _contents(self) -> Contents:
         from cabw_viz.surfaces.inspector import Contents

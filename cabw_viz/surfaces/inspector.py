@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Any
 
 import anywidget
 import traitlets
 
 from cabw_viz.errors import CabwError
+from cabw_viz.places import cell_files
 from cabw_viz.record.comparison import Comparison
-from cabw_viz.record.model import AutogradNode, CaptureRecord, Event
-from cabw_viz.replay.devices import devices_here
-from cabw_viz.replay.runner import HookPolicy
-from cabw_viz.views.inspector import columns
+from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, GraphNode
+from cabw_viz.surfaces.inspector_tasks import Rerunnable, allowed, choices_of
+from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.inspector.bundle import BUNDLE, STYLE
 from cabw_viz.views.inspector.page import NO_CAPTURE
 
-LEVELS = ("module", "autograd")
-COLORS = ("kind", "touches", "parity", "bytes")
-
+LEVELS = ("module", "autograd", "fx", "aten")
+COLORS = ("kind", "touches", "parity", "bytes", "time")
 
 MIME = "application/vnd.jupyter.widget-view+json"
-
-
-class Compared(Protocol):
-    """The result of a comparison."""
-
-    comparison: Comparison
-
-
-class Rerunnable(Protocol):
-    """What the inspector asks of a capture that it shows."""
-
-    @property
-    def record(self) -> CaptureRecord:
-        """The plain data."""
-
-    @property
-    def parity(self) -> Callable[..., Compared]:
-        """Compares the graph, run again, with the user's own run."""
-
-    @property
-    def audit(self) -> Callable[..., object]:
-        """Runs the graph watched, and puts what was read into the record."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +51,17 @@ class Inspector(anywidget.AnyWidget):
     data = traitlets.Bytes().tag(sync=True)
     touches = traitlets.Bytes().tag(sync=True)
     parity = traitlets.Bytes().tag(sync=True)
+    times = traitlets.Bytes().tag(sync=True)
     code = traitlets.Bytes().tag(sync=True)  # empty until the browser asks: it outweighs the graph
+    aten = traitlets.Bytes().tag(sync=True)  # the same of the lowered graph
     capture = traitlets.Int(0, help="which capture of the session is shown").tag(sync=True)
-    selection = traitlets.Unicode("", help='"n307" or "g:layers.6"; empty for nothing').tag(sync=True)
+    selection = traitlets.Unicode("", help='"n307", "g:layers.6", "f12", "a12"; empty for nothing').tag(sync=True)
     expanded = traitlets.List(traitlets.Unicode(), help='paths of open groups; ["*", "!layers.5"] is all but one').tag(
         sync=True
     )
-    level = traitlets.Unicode("module", help="what is open: module or autograd; empty for something between").tag(
-        sync=True
-    )
+    level = traitlets.Unicode(
+        "module", help="what is drawn: module, autograd, fx or aten; empty for modules of which some are open"
+    ).tag(sync=True)
     color_by = traitlets.Enum(COLORS, "kind").tag(sync=True)
     query = traitlets.Unicode("", help="what is searched: words of names, is:touched, has:hook, #307").tag(sync=True)
     kernel = traitlets.Bool(default_value=True, read_only=True).tag(sync=True)
@@ -95,9 +73,12 @@ class Inspector(anywidget.AnyWidget):
         # Weak: ipywidgets keeps every widget that was ever shown, and captures hold tensors.
         self._captures = [weakref.ref(capture) for capture in contents.captures]
         self._comparisons = dict(contents.comparisons)
-        choices = _choices(contents.captures[0]) if contents.captures else {}
+        choices = choices_of(contents.captures[0]) if contents.captures else {}
         super().__init__(
-            session=columns.pack_session(contents.records, contents.events), choices=choices, **self._packed(), **traits
+            session=findings.pack_session(contents.records, contents.events),
+            choices=choices,
+            **self._packed(),
+            **traits,
         )
         self.observe(self._show, "capture")
         self.on_msg(self._asked)
@@ -110,11 +91,15 @@ class Inspector(anywidget.AnyWidget):
         return self._records[self.capture] if self._records else NO_CAPTURE
 
     @property
-    def selected(self) -> AutogradNode | tuple[AutogradNode, ...] | None:
-        """The autograd node that is selected; all nodes of a selected group; None where nothing is."""
+    def selected(self) -> AutogradNode | GraphNode | tuple[AutogradNode, ...] | None:
+        """The autograd node that is selected; the graph node, at the levels `fx` and `aten`; all autograd nodes of a
+        selected group; None where nothing is."""
         kind, rest = self.selection[:1], self.selection[1:]
         if kind == "n" and rest.isdecimal():
             return self.record.by_number.get(int(rest))
+        if kind in ("f", "a") and rest.isdecimal():
+            graph = self.record.graph_nodes if kind == "f" else self.record.lowered
+            return next((node for node in graph if node.ordinal == int(rest)), None)
         if not self.selection.startswith("g:"):
             return None
         # A module that its gradient leaves and comes back to is drawn in parts, `mlp` and `mlp@2`: all of it is meant.
@@ -145,24 +130,33 @@ class Inspector(anywidget.AnyWidget):
         """The parts of a capture but for its code, which is packed when it is asked for."""
         record = self._records[index] if self._records else NO_CAPTURE
         return {
-            "touches": columns.pack_touches(record, index),
-            "parity": columns.pack_parity(record, self._comparisons.get(index), index),
-            "data": columns.pack_graph(record, index),
+            "touches": findings.pack_touches(record, index),
+            "parity": findings.pack_parity(record, self._comparisons.get(index), index),
+            "times": findings.pack_times(record, index),
+            "data": columns.pack_graph(record, index, cell_files()),
         }
 
     def _show(self, _: object) -> None:
         """Put another capture into the traits; what was selected in the old one, and its code, go."""
         with self.hold_sync():
-            self.code, self.selection, self.expanded, self.task = b"", "", [], {}
+            self.code, self.aten, self.selection, self.expanded, self.task = b"", b"", "", [], {}
             for name, part in self._packed(self.capture).items():
                 self.set_trait(name, part)
 
     def _asked(self, _: object, content: dict[str, Any], _buffers: Sequence[object]) -> None:
         """What the browser's side asks for: code that is not there yet, or something to be computed."""
-        if content.get("type") == "code" and not self.code:
+        kind, what = content.get("type"), content.get("what")
+        if kind == "code" and not self.code:
             self.code = columns.pack_code(self.record, self.capture)
-        elif content.get("type") == "run" and content.get("what") in ("parity", "audit"):
-            self._run(str(content["what"]), dict(content.get("options") or {}))
+        elif kind == "aten" and not self.aten:
+            self.aten = columns.pack_lowered(self.record, self.capture)
+        elif kind == "run" and what in self._tasks:
+            self._run(str(what), dict(content.get("options") or {}))
+
+    @property
+    def _tasks(self) -> dict[str, Callable[..., None]]:
+        """What can be computed, by the name of the capture's method."""
+        return {"parity": self._compare, "audit": self._audit, "lower": self._lower, "times": self._time}
 
     def _run(self, what: str, options: dict[str, Any]) -> None:
         """Run a task, and say in the panel how it goes. Nothing it raises is lost in a log that nobody sees."""
@@ -170,8 +164,7 @@ class Inspector(anywidget.AnyWidget):
         start = time.perf_counter()
         try:
             capture = self._live()
-            task = self._compare if what == "parity" else self._audit
-            task(capture, **_allowed(capture, what, options))
+            self._tasks[what](capture, **allowed(capture, what, options))
         except KeyboardInterrupt:
             self.task = {"what": what, "state": "interrupted"}
         except Exception as error:  # noqa: BLE001  # a hook of the user's may raise anything; the panel shows it
@@ -193,33 +186,22 @@ class Inspector(anywidget.AnyWidget):
     def _compare(self, capture: Rerunnable, **options: Any) -> None:
         comparison = capture.parity(**options).comparison
         self._comparisons[self.capture] = comparison
-        self.parity = columns.pack_parity(self.record, comparison, self.capture)
+        self.parity = findings.pack_parity(self.record, comparison, self.capture)
 
     def _audit(self, capture: Rerunnable, **options: Any) -> None:
         capture.audit(**options)
         self._records[self.capture] = capture.record
-        self.touches = columns.pack_touches(self.record, self.capture)
+        self.touches = findings.pack_touches(self.record, self.capture)
 
+    def _lower(self, capture: Rerunnable, **options: Any) -> None:
+        capture.lower(**options)
+        self._records[self.capture] = capture.record
+        self.aten = columns.pack_lowered(self.record, self.capture)
 
-def _choices(capture: Rerunnable) -> dict[str, dict[str, list[str]]]:
-    """With what each task may be run here: the options that the capture's method takes, the first is the default."""
-    known = {
-        "device": devices_here(),
-        "dtype": ["float32", "float64", "bfloat16"],
-        "backend": ["eager", "aot_eager", "inductor"],
-        "hooks": list(get_args(HookPolicy)),
-    }
-    methods = {"parity": capture.parity, "audit": capture.audit}
-    return {
-        what: {name: known[name] for name in known if name in inspect.signature(method).parameters}
-        for what, method in methods.items()
-    }
-
-
-def _allowed(capture: Rerunnable, what: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are among the choices: a message from a page is not to be trusted with more."""
-    choices = _choices(capture)[what]
-    return {name: value for name, value in options.items() if value in choices.get(name, ())}
+    def _time(self, capture: Rerunnable, **options: Any) -> None:
+        capture.times(**options)
+        self._records[self.capture] = capture.record
+        self.times = findings.pack_times(self.record, self.capture)
 
 
 def widget_view(contents: Callable[[], Contents]) -> dict[str, object]:

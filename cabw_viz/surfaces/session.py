@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
+from cabw_viz.places import cell_files
 from cabw_viz.record.model import BackwardCall
 from cabw_viz.surfaces.capture import Capture, comparisons, written
 from cabw_viz.tracing.recorder import Recorder
@@ -26,16 +27,17 @@ if TYPE_CHECKING:
     from cabw_viz.surfaces.inspector import Contents, Inspector
 
 RUNS = ("eager", "compiled")
-GRADIENTS = ("leaves", "none")
+GRADIENTS = ("nodes", "leaves", "none")
 LINES = ("auto", True, False)
 
 
-def capture(
+def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
     subject: torch.nn.Module | Mapping[str, torch.Tensor] | None = None,
     *,
     run: Literal["eager", "compiled"] = "eager",
     only: int | slice | Callable[[BackwardCall], bool] | None = None,
-    gradients: Literal["leaves", "none"] = "leaves",
+    gradients: Literal["nodes", "leaves", "none"] = "nodes",
+    max_bytes: int = 512 * 2**20,
     snapshot: bool = False,
     tripwire: bool = True,
     lines: Lines = "auto",
@@ -43,8 +45,8 @@ def capture(
     """Capture every backward made in a `with` block; the code in the block sees no difference.
 
     Each backward is traced by compiled autograd without running, then made in eager as the user made it.
-    Parameters, saved tensors and a copy of each leaf's gradient stay alive until the session is closed or
-    collected.
+    Parameters, saved tensors and copies of gradients stay alive until the session is closed or collected: of the
+    leaves, and of all autograd nodes in at most `max_bytes`.
 
     Args:
         subject: names the leaves: a module (its parameters' and buffers' names), a mapping of names to tensors, or
@@ -53,7 +55,11 @@ def capture(
             autograd on, their compiler function stays in charge whatever is said here.
         only: which backward calls to capture, counted from 0 in the block: a number, a slice, or a function of a
             `BackwardCall`. Tracing costs about 0.45 ms for each graph node.
-        gradients: `leaves` keeps a copy of each leaf's gradient as the reference for parity, `none` keeps none.
+        gradients: what is kept of the gradients of your own run. `nodes`: those into and out of every autograd node,
+            for `Capture.divergence`; `leaves`: a copy of each leaf's gradient, the reference for parity; `none`.
+            What flows on unchanged is kept once. Of a run through compiled autograd only the leaves' can be had.
+        max_bytes: how much the gradients of the nodes may take, in the whole block and beside the leaves'. Above it
+            fingerprints stand in for them: norm, range, a hash of the bits, samples.
         snapshot: copy the inputs of each captured graph, so that parity works after `optimizer.step()`.
         tripwire: note who reads the metadata of the tensors that are traced, or looks for it in the finished graph;
             see `Capture.touches`. Costs a few percent of the capture.
@@ -68,8 +74,23 @@ def capture(
     _check("run", run, RUNS)
     _check("gradients", gradients, GRADIENTS)
     _check("lines", lines, LINES)
+    if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 0:
+        raise CabwError(
+            f"capture() got max_bytes={max_bytes!r}",
+            expected="a number of bytes from 0",
+            try_="max_bytes=2**30, or gradients=\"leaves\", which keeps no gradients of nodes",
+        )
     return Session(
-        Recorder(subject, run=run, only=only, gradients=gradients, snapshot=snapshot, tripwire=tripwire, lines=lines)
+        Recorder(
+            subject,
+            run=run,
+            only=only,
+            gradients=gradients,
+            max_bytes=max_bytes,
+            snapshot=snapshot,
+            tripwire=tripwire,
+            lines=lines,
+        )
     )
 
 
@@ -182,7 +203,8 @@ class Session:
         """
         captures = self._all()
         records, events = [captured.record for captured in captures], self._recorder.events
-        return written(path, inspector_page("cabw_viz: session", records, events, comparisons(captures)))
+        page = inspector_page("cabw_viz: session", records, events, comparisons(captures), cell_files())
+        return written(path, page)
 
     def _contents(self) -> Contents:
         from cabw_viz.surfaces.inspector import Contents

@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
+from cabw_viz.fx_text import render_arguments
 from cabw_viz.live import Arguments
 from cabw_viz.places import place
 from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind
@@ -190,30 +191,7 @@ def _render_call(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str
         return ""
     if node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):  # four in five nodes
         return f"({names[node.args[0]]}, {node.args[1]})"
-    parts = [render(argument, names) for argument in node.args]
-    parts += [f"{key}={render(value, names)}" for key, value in node.kwargs.items()]
-    return f"({', '.join(parts)})"
-
-
-def render(value: Any, names: Mapping[torch.fx.Node, str]) -> str:
-    """An argument as text; an object that has no stable text is named by its class."""
-    if isinstance(value, torch.fx.Node):
-        return names.get(value, value.name)
-    if isinstance(value, list):
-        return f"[{', '.join(render(item, names) for item in value)}]"
-    if isinstance(value, tuple):
-        inner = ", ".join(render(item, names) for item in value)
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key!r}: {render(item, names)}' for key, item in value.items())}}}"
-    if value is None or isinstance(value, _PLAIN):
-        return repr(value)
-    if isinstance(value, slice):
-        return f"slice({', '.join(render(item, names) for item in (value.start, value.stop, value.step))})"
-    return f"<{type(value).__name__}>"
-
-
-_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+    return render_arguments(node, names)
 
 
 # -- putting both together -----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.live import Arguments, LiveCapture, Surroundings
 from cabw_viz.record.kinds import Outcome, Phase
-from cabw_viz.record.model import BackwardCall, CaptureRecord, Event, Failure
+from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Event, Failure
 from cabw_viz.torch_adapter import EngineCall, UsersCompiler
 from cabw_viz.tracing import reference
 from cabw_viz.tracing.attempt import Attempt
@@ -34,6 +34,7 @@ from cabw_viz.tracing.gate import GATE
 from cabw_viz.tracing.holding import keys_of
 from cabw_viz.tracing.leaves import variables_of
 from cabw_viz.tracing.naming import Names
+from cabw_viz.tracing.node_gradients import Budget
 from cabw_viz.tracing.provenance import Provenance
 from cabw_viz.tracing.source_lines import Lines
 from cabw_viz.tracing.tracer import Held, TraceStopped, guarding, watching
@@ -66,7 +67,8 @@ class Recorder:
         subject: names the leaves; see `cabw_viz.capture`.
         run: `eager` or `compiled`.
         only: which calls to capture.
-        gradients: `leaves` or `none`.
+        gradients: `nodes`, `leaves` or `none`.
+        max_bytes: what the gradients of all nodes may take, over the whole block.
         snapshot: whether inputs are copied.
         tripwire: whether reads of metadata are noted.
         lines: whether forward lines are noted.
@@ -74,8 +76,17 @@ class Recorder:
 
     _installed: Recorder | None = None
 
-    def __init__(
-        self, subject: Any, *, run: str, only: Only, gradients: str, snapshot: bool, tripwire: bool, lines: Lines
+    def __init__(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
+        self,
+        subject: Any,
+        *,
+        run: str,
+        only: Only,
+        gradients: str,
+        max_bytes: int,
+        snapshot: bool,
+        tripwire: bool,
+        lines: Lines,
     ) -> None:
         check_only(only)
         self.names = Names(subject)
@@ -84,6 +95,7 @@ class Recorder:
         self.events: list[Event] = []
         self._run, self._only, self._gradients, self._snapshot = run, only, gradients, snapshot
         self._tripwire = tripwire
+        self._budget = Budget(max_bytes) if gradients == "nodes" else None
         self._eligible = 0
         self._current = threading.local()
         self._owner = 0
@@ -319,7 +331,8 @@ class Recorder:
         try:
             if self._gradients == "none":
                 return attempt.engine_call.run()
-            with reference.watched_run(attempt.live, attempt.leaves, attempt.walk):
+            nodes = self._nodes_with_hooks(attempt)
+            with reference.watched_run(attempt.live, attempt.leaves, nodes, attempt.walk, self._budget):
                 result = attempt.engine_call.run()
         except Exception as error:
             self._note_raised(attempt, error)
@@ -327,6 +340,10 @@ class Recorder:
         if not attempt.engine_call.accumulates:
             reference.keep_returned(attempt.live, attempt.leaves, result)
         return result
+
+    def _nodes_with_hooks(self, attempt: Attempt) -> Sequence[AutogradNode]:
+        """The autograd nodes of a call; the trace knows which hooks they carry."""
+        return attempt.nodes if attempt.captured is None else self.captures[attempt.captured].record.autograd_nodes
 
     # -- running through compiled autograd -------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,37 +10,41 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
-from cabw_viz.live import Gradient, LiveCapture, detached_copy, strides_of
-from cabw_viz.record.model import Leaf
+from cabw_viz.kept import Gradient, detached_copy, strides_of
+from cabw_viz.live import LiveCapture
+from cabw_viz.record.model import AutogradNode, Leaf
+from cabw_viz.tracing.node_gradients import Budget, NodeWatch
 from cabw_viz.tracing.walk import Walk
 
 
 @contextmanager
-def watched_run(live: LiveCapture, leaves: Sequence[Leaf], walk: Walk) -> Iterator[None]:
+def watched_run(
+    live: LiveCapture, leaves: Sequence[Leaf], nodes: Sequence[AutogradNode], walk: Walk, budget: Budget | None
+) -> Iterator[None]:
     """Keep each accumulated gradient of the eager backward made inside, by a pre-hook behind all other hooks.
 
     A pre-hook on an accumulate node sees what is about to be added to `.grad`, after tensor hooks; so neither an
     older `.grad` nor an optimizer in a post-accumulate hook can disturb the copy.
+
+    Args:
+        live: what gets them.
+        leaves: whose gradients the call computes.
+        nodes: the record's autograd nodes.
+        walk: the nodes themselves.
+        budget: for the gradients into and out of all other nodes, which are kept too; None keeps none of them.
     """
-    handles = []
-    for index, leaf in enumerate(leaves):
-        if leaf.output is None and leaf.autograd_node is not None:
-            node = walk.nodes[leaf.autograd_node]
-            handles.append(node.register_prehook(_keeper(live, index, leaf.input)))
-    try:
+    places = {i: leaf.autograd_node for i, leaf in enumerate(leaves) if leaf.output is None and leaf.autograd_node}
+    of_leaves = frozenset(places.values())
+    watch = NodeWatch(nodes, walk, budget or Budget(0), of_leaves, leaves_only=budget is None)
+    with watch.watching():
         yield
-        live.has_reference = True
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _keeper(live: LiveCapture, index: int, position: int) -> Callable[[Any], None]:
-    def keep(grads: Sequence[Any]) -> None:
-        if grads[position] is not None:
-            live.reference[index] = Gradient(detached_copy(grads[position]), None)
-
-    return keep
+    for index, number in places.items():
+        entered = watch.found.into.get(number, ())
+        kept = entered[leaves[index].input] if leaves[index].input < len(entered) else None
+        if isinstance(kept, Gradient):
+            live.reference[index] = Gradient(kept.value, None)
+    live.node_gradients = watch.found if budget is not None else None
+    live.has_reference = watch.complete
 
 
 def keep_returned(live: LiveCapture, leaves: Sequence[Leaf], returned: Sequence[Any]) -> None:
@@ -48,7 +52,15 @@ def keep_returned(live: LiveCapture, leaves: Sequence[Leaf], returned: Sequence[
     for index, leaf in enumerate(leaves):
         if leaf.output is not None and returned[leaf.output] is not None:
             gradient = returned[leaf.output]
-            live.reference[index] = Gradient(detached_copy(gradient), strides_of(gradient))
+            kept = live.reference[index] = Gradient(detached_copy(gradient), strides_of(gradient))
+            # The engine stops at such a node, whose hooks then see nothing.
+            if live.node_gradients is not None and leaf.autograd_node is not None:
+                entered = live.node_gradients.into.get(leaf.autograd_node, ())
+                places = (*entered, *[None] * (leaf.input + 1 - len(entered)))
+                if places[leaf.input] is None:
+                    live.node_gradients.into[leaf.autograd_node] = (
+                        *places[: leaf.input], kept, *places[leaf.input + 1 :],
+                    )  # fmt: skip
 
 
 def watch_accumulations(graph: torch.fx.GraphModule, live: LiveCapture, variables: Sequence[Any]) -> None:

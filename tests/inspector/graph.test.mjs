@@ -4,9 +4,12 @@ import { graph, part, source } from "./packed.mjs";
 
 const { unpack } = await source("columns.js");
 const { composition, differs, ENCODINGS, markPath, strongest } = await source("encode.js");
-const { Graph, FLAGS, heldBy, plain } = await source("graph.js");
+const { FLAGS, heldBy } = await source("drawable.js");
+const { plain } = await source("families.js");
+const { Graph } = await source("graph.js");
 const { Code, statement } = await source("code.js");
-const { Arranger, Scene } = await source("scene.js");
+const { Arranger } = await source("arrange.js");
+const { Scene } = await source("scene.js");
 const { LOD } = await source("lod.js");
 const { inPlainWords } = await source("reasons.js");
 

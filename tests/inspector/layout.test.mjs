@@ -3,7 +3,8 @@ import test from "node:test";
 import { graph, source } from "./packed.mjs";
 
 const { layered } = await source("layout.js");
-const { Arranger, Scene } = await source("scene.js");
+const { Arranger } = await source("arrange.js");
+const { Scene } = await source("scene.js");
 
 /** Every set of open groups worth looking at. */
 function* openings(g) {
@@ -63,7 +64,7 @@ test("every edge between shown items is drawn", () => {
     const s = scene(g, open);
     const drawn = new Set();
     for (let i = 0; i < s.pairs.length; i += 2) drawn.add(`${s.pairs[i]} ${s.pairs[i + 1]}`);
-    const { edge_from: from, edge_to: to } = g.columns;
+    const { from, to } = g.edges;
     for (let e = 0; e < from.length; e++) {
       if (s.home[from[e]] === s.home[to[e]]) continue;
       assert.ok(drawn.has(`${from[e]} ${to[e]}`), `${from[e]} to ${to[e]}`);

@@ -8,7 +8,7 @@ import pytest
 
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.model import BackwardCall, Baked, CaptureRecord, Event, LiftedUse, SavedTensor, SourceLine, Touch
-from cabw_viz.views.inspector import columns
+from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.inspector.page import inspector_page
 from tests import records
 from tests.inspector.blocks import compared, transformer
@@ -39,7 +39,7 @@ def test_nodes_and_edges_are_those_of_the_record(record):
 
 @EVERY
 def test_the_same_record_gives_the_same_bytes(record):
-    for pack in (columns.pack_graph, columns.pack_touches, columns.pack_code):
+    for pack in (columns.pack_graph, findings.pack_touches, columns.pack_code):
         assert pack(record) == pack(replace(record))
 
 
@@ -115,7 +115,7 @@ def test_touches_keep_phase_reader_and_place():
     touch = Touch("initial_trace", "size", 2, 6, "user", "train.py:4", 3)
     elsewhere = Touch("graph_pass", "val", None, None, "pass", "fuse.py:1")
     part = unpack(
-        columns.pack_touches(replace(records.mlp(), touches=(touch, elsewhere), watched=("initial_trace",)), 1)
+        findings.pack_touches(replace(records.mlp(), touches=(touch, elsewhere), watched=("initial_trace",)), 1)
     )
     assert part.columns["touch_node"] == [3, 0]
     assert [part.tables["phases"][row] for row in part.columns["touch_phase"]] == ["initial_trace", "graph_pass"]
@@ -130,8 +130,8 @@ def test_parity_keeps_what_does_not_exist_apart_from_zero():
         GradientComparison("0.weight", "missing", None, None, (8, 4), "torch.float32", note="only in eager"),
         GradientComparison("2.bias", "mismatch", 1e-300, 1e-300, (2,), "torch.float64"),
     )
-    divergence = columns.Divergence(5, {5: (0.0, 1e-3), 2: (0.0, 0.0)})
-    part = unpack(columns.pack_parity(record, Comparison("a", "b", rows), 2, divergence))
+    divergence = findings.Divergence(5, {5: (0.0, 1e-3), 2: (0.0, 0.0)})
+    part = unpack(findings.pack_parity(record, Comparison("a", "b", rows), 2, divergence))
     assert part.columns["row_node"] == [5, 9, 10]
     errors = part.columns["row_rel"]
     assert errors[0] == 0
@@ -140,7 +140,7 @@ def test_parity_keeps_what_does_not_exist_apart_from_zero():
     assert part.facts["first"] == 5
     assert part.columns["node_out"][5] == 1e-3
     assert math.isnan(part.columns["node_out"][0])
-    assert columns.pack_parity(record, None) == b""
+    assert findings.pack_parity(record, None) == b""
 
 
 def test_events_of_a_session_are_packed():
@@ -150,7 +150,7 @@ def test_events_of_a_session_are_packed():
         Event(BackwardCall(None, "grad", ""), "bypassed", "made inside another backward"),
         Event(replace(call, index=2), "cache_hit", "", 0),
     ]
-    part = unpack(columns.pack_session([records.mlp(), records.failed()], events))
+    part = unpack(findings.pack_session([records.mlp(), records.failed()], events))
     assert part.columns["event_call"] == [1, 0, 3]
     assert part.columns["event_capture"] == [1, 0, 1]
     assert part.texts("event_reason", "reasons") == ["nothing captured before", "made inside another backward", None]
@@ -163,7 +163,7 @@ def test_a_record_without_anything_is_packed():
     assert part.columns["id"] == part.columns["edge_from"] == []
     assert part.columns["hook_at"] == [0]
     assert unpack(columns.pack_code(empty)).facts["lines"] == 0
-    assert unpack(columns.pack_touches(empty)).columns["touch_node"] == []
+    assert unpack(findings.pack_touches(empty)).columns["touch_node"] == []
 
 
 def test_names_of_any_kind_survive():
@@ -176,7 +176,7 @@ def test_names_of_any_kind_survive():
 
 def test_fifty_thousand_nodes_stay_within_the_limits(large):
     assert len(large.autograd_nodes) > 48_000
-    sent = [columns.pack_graph(large), columns.pack_touches(large), columns.pack_parity(large, compared(large))]
+    sent = [columns.pack_graph(large), findings.pack_touches(large), findings.pack_parity(large, compared(large))]
     assert sum(map(len, sent)) <= 8e6
     assert sum(len(gzip.compress(part, 9)) for part in sent) <= 0.6e6
     assert len(inspector_page("large", [large], (), {0: compared(large)})) <= 2e6

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cabw_viz.views.inspector import columns
+from cabw_viz.views.inspector import columns, findings
 from tests import records
 from tests.inspector.blocks import compared, transformer
 
@@ -29,8 +29,8 @@ def packed(tmp_path_factory) -> Path:
     made |= {"chain": records.chain(2000), "wide": wide(2000), "twice": twice()}
     for name, record in made.items():
         (folder / f"{name}.data").write_bytes(columns.pack_graph(record))
-        (folder / f"{name}.touches").write_bytes(columns.pack_touches(record))
-        (folder / f"{name}.parity").write_bytes(columns.pack_parity(record, compared(record, 2)))
+        (folder / f"{name}.touches").write_bytes(findings.pack_touches(record))
+        (folder / f"{name}.parity").write_bytes(findings.pack_parity(record, compared(record, 2)))
         (folder / f"{name}.code").write_bytes(columns.pack_code(record))
     return folder
 

@@ -63,10 +63,8 @@ const $tree_ = () => {
  * back to it: where that happens (a module called twice, two lists of modules called in turn) the group is cut into the
  * parts that run one after the other, `mlp`, `mlp@2`, `mlp@3`.
  */
-function treeOf({ nodes, moduleOf, paths, classes, edgeFrom, edgeTo, name }) {
+function treeOf({ nodes, moduleOf, segments, classOf, edgeFrom, edgeTo, name }) {
   const groups = new Map();
-  const classOf = new Map(paths.map((path, i) => [path, classes[i]]));
-  const segments = paths.map((path) => path.split("."));
   const buckets = new Uint32Array(nodes.length); // of each node in the group at hand; one array for all groups, for speed
   const root = make("", name, "", null);
 
@@ -217,232 +215,48 @@ function finish(group) {
 return { treeOf };
 };
 const $tree = $tree_();
-const $graph_ = () => {
+const $drawable_ = () => {
 /**
- * The graph behind the picture: nodes as views onto columns, the module tree, and the joins to touches and parity.
- * Runs on the page and, for the layout, in the worker. An item is a node or a group: items[0..n) are the nodes, the groups follow.
+ * What the canvas can draw: nodes in the order in which they run, edges between them, and a tree of groups over them.
+ * An item is a node or a group: items[0..n) are the nodes, the groups follow. graph.js draws autograd nodes this way,
+ * ops.js the nodes of a graph. Runs on the page and, for the layout, in the worker.
  */
-const { rowsOf, sent, unpack } = $columns;
+const { rowsOf } = $columns;
 const { treeOf } = $tree;
 
-const FAMILY_OF_KIND = {
-  graph_root: "loss",
-  custom_function: "custom",
-  cpp_function: "custom",
-  aot_backward: "compiled",
-  copy_slices: "view",
-  accumulate_grad: "parameter",
-};
-const VIEWS =
-  "View|UnsafeView|Transpose|T|Permute|Expand|Clone|Copy|Split|SplitWithSizes|Reshape|ReshapeAlias|Slice|Select|Squeeze|" +
-  "Unsqueeze|Alias|AsStrided|Cat|Stack|ToCopy|Unbind|Detach|Unfold|Narrow|Flatten|Unflatten";
-const FAMILY_OF_NAME = [
-  ["matmul", /^(Addmm|Mm|Bmm|Baddbmm|Addbmm|Mv|Dot|.*Conv.*|Linear|.*Attention.*)/],
-  ["norm", /(Norm|Softmax)/],
-  ["loss", /(Loss|Embedding|Gather|Index)/],
-  ["view", new RegExp(`^(${VIEWS})Backward`)],
-];
-
-/** A name fit for one line of the picture: what cannot be seen, or would turn the line round, as a dot. */
-const plain = (text) => text.replace(/[\u0000-\u001f\u007f\u200b-\u200f\u2028-\u202e\u2066-\u2069]/g, "·");
-
-/** One autograd node: an index and getters. Fifty thousand of them cost an object each and no strings. */
-class Node {
-  row = null;
-  parent = null;
-  constructor(graph, index) {
-    this.graph = graph;
-    this.index = index;
-    this.id = graph.columns.id[index];
-  }
-  get key() {
-    return "n" + this.id;
-  }
-  get name() {
-    return this.graph.tables.names[this.graph.columns.name[this.index]];
-  }
-  get kind() {
-    return this.graph.tables.kinds[this.graph.columns.kind[this.index]];
-  }
-  get family() {
-    return FAMILY_OF_KIND[this.kind] ?? this.#look.family;
-  }
-  get label() {
-    const p = this.parameter;
-    return p ? plain(p.slice(p.lastIndexOf(".") + 1)) || "(no name)" : this.#look.label;
-  }
-  get module() {
-    return this.graph.text("module", "modules", this.index);
-  }
-  /** Whether it was made in a module's forward, the subject's own included. */
-  get within() {
-    return this.graph.columns.within[this.index] === 1;
-  }
-  get parameter() {
-    return this.graph.text("parameter", "parameters", this.index);
-  }
-  /** [file:line, path:line, text] of the forward line, or null. */
-  get line() {
-    return this.graph.text("line", "lines", this.index);
-  }
-  get hooks() {
-    const { hook_at } = this.graph.columns;
-    return hook_at[this.index + 1] - hook_at[this.index];
-  }
-  get failed() {
-    return this.graph.data.failed_at === this.id;
-  }
-  /** Whether the trace stopped before it came here. */
-  get unreached() {
-    const { failed_at } = this.graph.data;
-    return failed_at !== null && this.id > failed_at;
-  }
-  get compared() {
-    return (
-      this.row !== null ||
-      !Number.isNaN(this.graph.errorAt("node_into", this.index) + this.graph.errorAt("node_out", this.index))
-    );
-  }
-  /** Largest relative error seen at the node; endless where a gradient is missing or not finite. */
-  get relative() {
-    if (this.row) return this.row.relative;
-    return Math.max(this.graph.errorAt("node_into", this.index) || 0, this.graph.errorAt("node_out", this.index) || 0);
-  }
-  get origin() {
-    return this.graph.parity?.first === this.id;
-  }
-  get initial() {
-    return this.graph.reads.initial_trace[this.index];
-  }
-  get passes() {
-    return this.graph.reads.graph_pass[this.index];
-  }
-  get execution() {
-    return this.graph.reads.execution[this.index];
-  }
-  get ins() {
-    return this.graph.ids(this.graph.up, this.index);
-  }
-  get outs() {
-    return this.graph.ids(this.graph.down, this.index);
-  }
-  get bytes() {
-    return this.graph.held(this.index);
-  }
-  get #look() {
-    return this.graph.names[this.graph.columns.name[this.index]];
-  }
-}
-
-class Graph {
+class Drawable {
   #flagged = null;
 
-  constructor(bytes) {
-    const { facts, tables, columns } = unpack(bytes);
-    Object.assign(this, { data: facts, tables, columns });
-    this.names = tables.names.map((name) => ({
-      family: (FAMILY_OF_NAME.find(([, pattern]) => pattern.test(name)) || ["pointwise"])[0],
-      label: plain(name.replace(/(.)Backward\d*$/, "$1")) || "(no name)",
-    }));
-    this.list = Array.from(columns.id, (_, i) => new Node(this, i));
-    this.nodes = new Map(this.list.map((n) => [n.id, n]));
-    const n = this.list.length;
-    this.edgeCount = columns.edge_from.length;
-    this.down = rowsOf(n, columns.edge_from, columns.edge_to);
-    this.up = rowsOf(n, columns.edge_to, columns.edge_from);
-    this.grouped = tables.modules.length > 0;
-    this.model = facts.model || facts.title || "No capture"; // the class of the subject is known only if it made a node itself
+  /** Takes nodes, the ends of their edges, and each node's way down the tree: a row, from 1, of `segments`. */
+  arrange({ list, from, to, placeOf, segments, classes, name }) {
+    const n = list.length;
+    Object.assign(this, { list, edges: { from, to }, edgeCount: from.length });
+    this.nodes = new Map(list.map((node) => [node.id, node]));
+    this.down = rowsOf(n, from, to);
+    this.up = rowsOf(n, to, from);
     Object.assign(
       this,
-      treeOf({
-        nodes: this.list,
-        moduleOf: columns.module,
-        paths: tables.modules,
-        classes: tables.classes,
-        edgeFrom: columns.edge_from,
-        edgeTo: columns.edge_to,
-        name: this.model,
-      }),
+      treeOf({ nodes: list, moduleOf: placeOf, segments, classOf: classes, edgeFrom: from, edgeTo: to, name }),
     );
-    this.stack = [...this.groups.values()].find((g) => g.stack);
-    this.items = [...this.list, ...this.groups.values()];
+    this.items = [...list, ...this.groups.values()];
     let i = n;
     for (const g of this.groups.values()) g.index = i++;
     this.inner = [...this.groups.values()].sort((a, b) => b.depth - a.depth); // innermost first
-    this.setTouches(null);
-    this.setParity(null);
   }
 
-  /** Takes over who read which metadata; a null or empty part is one without touches. */
-  setTouches(bytes) {
-    const n = this.list.length;
-    this.reads = { initial_trace: new Uint32Array(n), graph_pass: new Uint32Array(n), execution: new Uint32Array(n) };
-    this.touches = [];
-    const part = this.#part(bytes);
-    if (part) {
-      const { columns: c, tables: t } = part;
-      this.touches = Array.from(c.touch_phase, (phase, k) => ({
-        phase: t.phases[phase],
-        node: c.touch_node[k] ? this.list[c.touch_node[k] - 1] : null,
-        attribute: t.attributes[c.touch_attribute[k]],
-        by: t.touchers[c.touch_by[k]],
-        where: t.touch_places[c.touch_place[k]],
-        count: c.touch_count[k],
-        at: c.touch_at[k] ? t.touched_nodes[c.touch_at[k] - 1] : null,
-      }));
-      for (const touch of this.touches) if (touch.node) this.reads[touch.phase][touch.node.index] += touch.count;
-    }
-    this.watched = new Set(part?.facts.watched);
-    this.touched = this.list.filter((node) => node.initial || node.passes);
-    this.#flagged = null;
-  }
-
-  /** Takes over what a comparison of gradients came to; a null or empty part is one that was not made. */
-  setParity(bytes) {
-    const part = this.#part(bytes);
-    this.parity = part?.facts ?? null;
-    this.errors = part?.columns ?? {};
-    this.parameters = [];
-    for (const node of this.list) node.row = null;
-    if (part) {
-      const { columns: c, tables: t } = part;
-      const good = new Set(t.good);
-      this.parameters = Array.from(c.row_name, (name, k) => {
-        const verdict = t.verdicts[c.row_verdict[k]];
-        const known = !Number.isNaN(c.row_rel[k]);
-        const row = {
-          name: t.row_names[name],
-          shape: t.row_shapes[c.row_shape[k]],
-          dtype: t.row_dtypes[c.row_dtype[k]],
-          verdict,
-          good: good.has(verdict),
-          rel: known ? c.row_rel[k] : null,
-          abs: Number.isNaN(c.row_abs[k]) ? null : c.row_abs[k],
-          relative: known ? c.row_rel[k] : good.has(verdict) ? 0 : Infinity,
-          elements: c.row_elements[k],
-          mismatched: c.row_mismatched[k],
-          note: c.row_note[k] ? t.row_notes[c.row_note[k] - 1] : "",
-          ref: c.row_node[k] ? this.list[c.row_node[k] - 1] : null,
-        };
-        if (row.ref) row.ref.row = row;
-        return row;
-      });
-    }
-    this.wrong = this.parameters.filter((row) => !row.good);
-    this.first = this.list.find((node) => node.origin) || null;
-    this.#flagged = null;
-  }
-
-  /** A part, if it belongs to this capture: while another one is on its way, parts of both may be around. */
-  #part(bytes) {
-    if (!sent(bytes)) return null;
-    const part = unpack(bytes);
-    return part.facts.capture === this.data.capture ? part : null;
+  /** The paths of all groups. */
+  all() {
+    return new Set([...this.groups.keys()].filter(Boolean));
   }
 
   /** What wears a badge, and the groups around it; looked for when it is first asked for after a change. */
   get flagged() {
     return (this.#flagged ??= this.#flag());
+  }
+
+  /** Findings have changed: what was worked out from the old ones is worked out anew. */
+  renew() {
+    this.#flagged = null;
   }
 
   #flag() {
@@ -456,98 +270,20 @@ class Graph {
     return [...flagged];
   }
 
-  /** The text that a column counted from 1 points at; null for 0, and for a column that was not packed. */
-  text(column, table, i) {
-    const k = this.columns[column]?.[i];
-    return k ? this.tables[table][k - 1] : null;
-  }
-  errorAt(column, i) {
-    return this.errors[column]?.[i] ?? NaN;
-  }
   ids({ at, items }, i) {
     return Array.from(items.subarray(at[i], at[i + 1]), (k) => this.list[k].id);
-  }
-  #slice(column, i, read) {
-    const at = this.columns[column];
-    const out = [];
-    for (let k = at?.[i]; k < at?.[i + 1]; k++) out.push(read(k));
-    return out;
-  }
-
-  hooksOf(i) {
-    const { columns: c, tables: t } = this;
-    return this.#slice("hook_at", i, (k) => ({
-      kind: t.hook_kinds[c.hook_kind[k]],
-      name: t.hook_names[c.hook_name[k]],
-      where: this.text("hook_place", "hook_places", k),
-    }));
-  }
-
-  liftedOf(i) {
-    const { columns: c, tables: t } = this;
-    return this.#slice("lifted_at", i, (k) => ({
-      size: c.lifted_size[k],
-      meaning: t.lifted_meanings[c.lifted_meaning[k]],
-      value: c.lifted_value[k],
-    }));
-  }
-
-  bakedOf(i) {
-    const { columns: c, tables: t } = this;
-    return this.#slice("baked_at", i, (k) => ({
-      attribute: t.baked_attributes[c.baked_attribute[k]],
-      value: t.baked_values[c.baked_value[k]],
-      meaning: t.baked_meanings[c.baked_meaning[k]],
-    }));
-  }
-
-  /** The leaves whose gradients a node accumulates, or that are returned as they enter it. */
-  leavesOf(i) {
-    const { columns: c, tables: t } = this;
-    this.leafRows ??= rowsOf(this.list.length + 1, c.leaf_node);
-    const { at, items } = this.leafRows;
-    return Array.from(items.subarray(at[i + 1], at[i + 2]), (k) => ({
-      name: t.parameters[c.leaf_name[k]],
-      shape: t.leaf_shapes[c.leaf_shape[k]],
-      dtype: t.leaf_dtypes[c.leaf_dtype[k]],
-      output: c.leaf_output[k] ? c.leaf_output[k] - 1 : null,
-    }));
-  }
-
-  savedOf(i) {
-    const { columns: c, tables: t } = this;
-    return this.#slice("saved_at", i, (k) => ({
-      field: t.saved_fields[c.saved_field[k]],
-      shape: t.saved_shapes[c.saved_shape[k]],
-      dtype: t.saved_dtypes[c.saved_dtype[k]],
-      bytes: c.saved_bytes[k],
-      of: this.text("saved_of", "saved_names", k),
-      shared: c.saved_shared[k] === 1,
-      packed: c.saved_packed[k] === 1,
-      by: c.saved_by[k] ? this.list[c.saved_by[k] - 1] : null,
-    }));
-  }
-
-  /** [shape, dtype] of each gradient on a side of a node, "in" or "out"; null for one that is not known or goes nowhere. */
-  gradients(side, i) {
-    return this.#slice(side + "_at", i, (k) => this.text(side + "_spec", "specs", k));
-  }
-
-  /** Bytes one node holds, each storage once, parameters left out. */
-  held(i) {
-    return heldBy([this.list[i]]);
   }
 
   item(key) {
     if (key?.startsWith("g:")) return this.groups.get(key.slice(2));
-    return /^n\d+$/.test(key ?? "") ? this.nodes.get(Number(key.slice(1))) : undefined;
+    return key?.[0] === this.letter && /^.\d+$/.test(key) ? this.nodes.get(Number(key.slice(1))) : undefined;
   }
   nodesOf(key) {
     const item = this.item(key);
     return item ? item.nodes || [item] : [];
   }
 
-  /** What the gradient of `key` came from (1: ancestors) and goes to (2: descendants), marked per node; `key` itself is 3. */
+  /** What the value of `key` came from (1: ancestors) and goes to (2: descendants), marked per node; `key` itself is 3. */
   cone(key) {
     const start = this.nodesOf(key);
     const mark = new Uint8Array(this.list.length);
@@ -586,32 +322,14 @@ class Graph {
     return { on, count };
   }
 
-  /** Ids of nodes that match a query: every word must be found, see `FLAGS` for those with a colon. Words are looked up in the tables first. */
+  /** Ids of the nodes in which every word of a query is found; null for an empty query. */
   search(query) {
     const words = query.trim().toLowerCase().split(/\s+/).filter(Boolean);
     if (!words.length) return null;
-    const tests = words.map((word) => this.#test(word));
+    const tests = words.map((word) => this.finder(word));
     const out = [];
     for (let i = 0; i < this.list.length; i++) if (tests.every((test) => test(i))) out.push(this.list[i].id);
     return out;
-  }
-
-  #test(word) {
-    if (FLAGS[word]) return (i) => FLAGS[word](this.list[i]);
-    const { columns: c, tables: t } = this;
-    if (/^#\d+$/.test(word)) return (i) => c.id[i] === Number(word.slice(1));
-    const found = (table) => Uint8Array.from(table ?? [], (text) => text.toLowerCase().includes(word));
-    const names = found(t.names);
-    const kinds = found(t.kinds);
-    const modules = found(t.modules.map((path, k) => `${path} ${t.classes[k]}`));
-    const parameters = found(t.parameters);
-    const lines = found(t.lines.map(([place, , text]) => `${place} ${text}`));
-    return (i) =>
-      names[c.name[i]] ||
-      kinds[c.kind[i]] ||
-      (c.module[i] && modules[c.module[i] - 1]) ||
-      (c.parameter[i] && parameters[c.parameter[i] - 1]) ||
-      (c.line[i] && lines[c.line[i] - 1]);
   }
 
   /** Which groups are open, by index: what the layout is told. */
@@ -628,24 +346,29 @@ class Graph {
 }
 
 /** Words of a query that ask for more than a name. */
-const FLAGS = {
+const FLAGS = Object.assign(Object.create(null), {
   "is:touched": (n) => n.initial || n.passes,
   "is:read": (n) => n.execution,
-  "is:differs": (n) => (n.row ? !n.row.good : n.relative > 0),
+  "is:diverging": (n) => (n.row ? !n.row.good : n.relative > 0),
   "is:first": (n) => n.origin,
   "is:failed": (n) => n.failed,
   "is:parameter": (n) => n.parameter,
   "has:hook": (n) => n.hooks,
-};
+});
+/** Those that a panel names; the others say the same in other words. */
+const NAMED = Object.keys(FLAGS);
+FLAGS["is:differs"] = FLAGS.diverging = FLAGS["is:diverging"];
+FLAGS.touched = FLAGS["is:touched"];
 
 /** Bytes held by the tensors that nodes save, each storage once, parameters and buffers left out. Read off the columns: it runs over whole graphs. */
 function heldBy(nodes) {
-  const c = nodes[0]?.graph.columns;
+  const c = nodes[0]?.graph.saves;
   if (!c) return 0;
   const seen = new Set();
   let total = 0;
-  for (const { index } of nodes) {
-    for (let k = c.saved_at[index]; k < c.saved_at[index + 1]; k++) {
+  for (const { saver } of nodes) {
+    if (saver < 0) continue;
+    for (let k = c.saved_at[saver]; k < c.saved_at[saver + 1]; k++) {
       const storage = c.saved_storage[k];
       if (c.saved_shared[k] || (storage && seen.has(storage))) continue;
       seen.add(storage);
@@ -654,15 +377,15 @@ function heldBy(nodes) {
   }
   return total;
 }
-return { plain, Graph, FLAGS, heldBy };
+return { Drawable, FLAGS, NAMED, heldBy };
 };
-const $graph = $graph_();
+const $drawable = $drawable_();
 const $encode_ = () => {
 /**
  * What a colour means. An encoding has classes, strongest first, each with a token of the style sheet and a mark,
  * so that nothing is told by colour alone; `of` gives a node's class.
  */
-const { heldBy } = $graph;
+const { heldBy } = $drawable;
 
 const sum = (nodes, of) => nodes.reduce((a, n) => a + of(n), 0);
 const reads = (n) => n.execution + n.initial + n.passes;
@@ -689,9 +412,25 @@ function figure(name, nodes) {
       const b = heldBy(nodes);
       return b ? bytes(b) : "";
     }
+    case "time":
+      return duration(timed(nodes));
     default:
       return "";
   }
+}
+
+/** Seconds that nodes took together; NaN where none of them was timed. */
+function timed(nodes) {
+  let total = NaN;
+  for (const n of nodes) if (!Number.isNaN(n.seconds)) total = (total || 0) + n.seconds;
+  return total;
+}
+
+/** Seconds as one says them: `1.24 ms`; nothing for NaN. */
+function duration(s) {
+  if (Number.isNaN(s)) return "";
+  const [value, unit] = s < 1e-3 ? [s * 1e6, "µs"] : s < 1 ? [s * 1e3, "ms"] : [s, "s"];
+  return `${value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : value.toFixed(0)} ${unit}`;
 }
 
 function bytes(n) {
@@ -727,6 +466,8 @@ const ENCODINGS = {
       ["loss", "Loss, lookup", "c-loss", "diamond"],
       ["custom", "Custom Function", "c-custom", "star"],
       ["compiled", "Compiled region", "c-compiled", "frame"],
+      ["hook", "Hook", "c-custom", "hook"],
+      ["check", "Check of a gradient", "c-none", "ring"],
       ["view", "View, copy", "c-view", "bar"],
       ["parameter", "Parameter", "c-parameter", "tag"],
     ],
@@ -766,7 +507,25 @@ const ENCODINGS = {
     ],
     of: (n) => steps(n.bytes, [1e6, 524288, 65536, 1], ["b4", "b3", "b2", "b1"], "none"),
   },
+  time: {
+    label: "Time",
+    classes: [
+      ["t4", "≥ half of the slowest", "q4", "bar3"],
+      ["t3", "≥ 1/8", "q3", "bar2"],
+      ["t2", "≥ 1/64", "q2", "bar2"],
+      ["t1", "Less", "q1", "bar1"],
+      ["none", "Not timed", "c-none", "ring"],
+    ],
+    of: timeClass,
+  },
 };
+
+/** A node's time as a part of the slowest node's: nodes of one backward differ by orders of magnitude. */
+function timeClass(n) {
+  const s = n.seconds;
+  if (Number.isNaN(s)) return "none";
+  return steps(s / (n.base.graph.slowest || 1), [1 / 2, 1 / 8, 1 / 64], ["t4", "t3", "t2"], "t1");
+}
 
 function steps(value, limits, keys, otherwise) {
   const i = limits.findIndex((l) => value >= l);
@@ -843,7 +602,7 @@ function markPath(name, r) {
       ]; // bar1, bar2, bar3
   }
 }
-return { figure, bytes, error, differs, ENCODINGS, composition, strongest, markPath };
+return { figure, timed, duration, bytes, error, differs, ENCODINGS, composition, strongest, markPath };
 };
 const $encode = $encode_();
 const $dom_ = () => {
@@ -908,9 +667,54 @@ const shape = (s) => (s.length ? s.join(" × ") : "scalar");
 return { h, svg, mark, ICON, number, plural, shape };
 };
 const $dom = $dom_();
+const $families_ = () => {
+/** What kind of work a node does, from its name: the classes of the colouring by kind; and names fit to be drawn. */
+const FAMILY_OF_KIND = {
+  graph_root: "loss",
+  custom_function: "custom",
+  cpp_function: "custom",
+  aot_backward: "compiled",
+  copy_slices: "view",
+  accumulate_grad: "parameter",
+};
+const VIEWS =
+  "View|UnsafeView|Transpose|T|Permute|Expand|Clone|Copy|Split|SplitWithSizes|Reshape|ReshapeAlias|Slice|Select|Squeeze|" +
+  "Unsqueeze|Alias|AsStrided|Cat|Stack|ToCopy|Unbind|Detach|Unfold|Narrow|Flatten|Unflatten|NewZeros|NewEmpty|Zeros|" +
+  "ZerosLike|Empty|EmptyLike|EmptyStrided|Full|FullLike|NewEmptyStrided|LiftFreshCopy";
+const FAMILY_OF_NAME = [
+  ["matmul", /^(Addmm|Mm|Bmm|Baddbmm|Addbmm|Mv|Dot|.*Conv.*|Linear|.*Attention.*)/],
+  ["norm", /(Norm|Softmax)/],
+  ["loss", /(Loss|Embedding|Gather|Index)/],
+  ["view", new RegExp(`^(${VIEWS})(Backward|$)`)],
+];
+
+const ofName = (name) => (FAMILY_OF_NAME.find(([, pattern]) => pattern.test(name)) || ["pointwise"])[0];
+
+/** The family that an autograd node's kind alone tells; undefined for PyTorch's own nodes, whose name tells. */
+const familyOfKind = (kind) => FAMILY_OF_KIND[kind];
+
+/** The family and the label of an autograd node of PyTorch's own. */
+const lookOf = (name) => ({
+  family: ofName(name),
+  label: plain(name.replace(/(.)Backward\d*$/, "$1")) || "(no name)",
+});
+
+/** The family of an operator: `native_layer_norm_backward` is read as `NativeLayerNormBackward`. */
+const familyOfOperator = (name) =>
+  ofName(name.replace(/(^|_)([a-z0-9])/g, (_, __, letter) => letter.toUpperCase()).replace(/_/g, ""));
+
+/** An operator as one says it: `mm` of `aten.mm.default`, `AddmmBackward0` of `ops.AddmmBackward0`. */
+const operatorOf = (target) =>
+  target.replace(/^(torch\.)?(_?ops\.)?(aten\.)?/, "").replace(/\.(default|int|Tensor|Scalar|self|dim|input|dim_IntList)$/, "");
+
+/** A name fit for one line of the picture: what cannot be seen, or would turn the line round, as a dot. */
+const plain = (text) => text.replace(/[\u0000-\u001f\u007f\u200b-\u200f\u2028-\u202e\u2066-\u2069]/g, "·");
+return { familyOfKind, lookOf, familyOfOperator, operatorOf, plain };
+};
+const $families = $families_();
 const $shapes_ = () => {
 /** What the picture is made of: badges, names, outlines, curves. Nothing here knows of the canvas it is drawn on. */
-const { plain } = $graph;
+const { plain } = $families;
 
 /** A group's name; of a module that is drawn in parts, all but the first say which they are. */
 const nameOf = (group) => plain(group.name) + (group.part > 1 ? ` (${group.part})` : "");
@@ -1035,7 +839,7 @@ class AriaTree {
         },
         item.nodes
           ? `${item.name}, ${item.cls || "group"}, ${plural(item.nodes.length, "node")}${this.#said(item)}`
-          : `${item.parameter ? "gradient of " + item.parameter : item.name}, number ${item.id}${this.#said(item)}`,
+          : `${item.parameter ? "gradient of " + item.parameter : item.name}${item.tag ? ", number " + item.tag.slice(1) : ""}${this.#said(item)}`,
       ),
     };
   }
@@ -1046,8 +850,8 @@ class AriaTree {
 
   /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */
   select() {
-    const { tree, renderer, graph } = this.ins,
-      item = graph.item(renderer.state.selection),
+    const { tree, renderer, drawn } = this.ins,
+      item = drawn.item(renderer.state.selection),
       known = item && this.shown.get(item);
     tree.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
     if (item && !known && this.ins.scene?.box(renderer.state.selection)) return this.update();
@@ -1237,6 +1041,77 @@ class Camera {
 return { Camera };
 };
 const $camera = $camera_();
+const $expanded_ = () => {
+/**
+ * The trait `expanded`: the paths of open groups; where most are open "*" and, with a "!", the highest closed ones. With
+ * thousands of groups the paths would otherwise cross the wire at each click.
+ */
+const FEW = 100;
+
+function fold(expanded, graph) {
+  if (expanded.size < FEW || expanded.size * 2 < graph.groups.size) return [...expanded];
+  const closed = [];
+  for (const g of graph.groups.values()) {
+    if (!g.parent || expanded.has(g.path)) continue;
+    if (!g.parent.parent || expanded.has(g.parent.path)) closed.push("!" + g.path);
+  }
+  return ["*", ...closed];
+}
+
+function unfold(list, graph) {
+  if (list[0] !== "*") return new Set(list);
+  const closed = new Set(list.slice(1).map((path) => path.slice(1)));
+  const open = new Set();
+  const todo = [...graph.root.children];
+  while (todo.length) {
+    const g = todo.pop();
+    if (closed.has(g.path)) continue;
+    open.add(g.path);
+    todo.push(...g.children);
+  }
+  return open;
+}
+return { fold, unfold };
+};
+const $expanded = $expanded_();
+const $find_ = () => {
+/** Search: what was found, how many, and the steps from one to the next. */
+const { number } = $dom;
+
+function find(ins, query) {
+  ins.hits = ins.drawn.search(query);
+  ins.at = -1;
+  ins.tell("query", query);
+  ins.emphasise();
+  counted(ins);
+  if (ins.tab === "code" || (ins.tab === "node" && !ins.selection)) ins.refreshPanel();
+}
+
+function step(ins, by) {
+  if (!ins.hits?.length) return;
+  ins.at = (ins.at + by + ins.hits.length) % ins.hits.length;
+  ins.reveal(ins.drawn.letter + ins.hits[ins.at]);
+  counted(ins);
+}
+
+function counted(ins) {
+  const n = ins.hits?.length;
+  const total = ins.drawn.nodes.size;
+  ins.count.textContent =
+    ins.hits === null
+      ? ""
+      : n
+        ? ins.at >= 0
+          ? `${number(ins.at + 1)} of ${number(n)}`
+          : `${number(n)} of ${number(total)}`
+        : "no match";
+  ins.clearButton.hidden = ins.hits === null;
+  for (const b of ins.steps) b.hidden = !n;
+  ins.slash.hidden = ins.hits !== null;
+}
+return { find, step };
+};
+const $find = $find_();
 const $layout_ = () => {
 /**
  * Layered layout of one group of boxes. Pure and deterministic: no DOM, no randomness, time about linear.
@@ -1746,7 +1621,7 @@ function wrap(scene, aspect) {
 return { GUTTER, wrap };
 };
 const $wrap = $wrap_();
-const $scene_ = () => {
+const $arrange_ = () => {
 /**
  * The picture for one set of open groups, as typed arrays that a worker can hand over: pure, no DOM.
  * What is inside a group depends on what is open inside it alone, so each group keeps its last layouts: opening one lays out
@@ -1756,8 +1631,7 @@ const { layered } = $layout;
 const { Sheet } = $sheet;
 const { wrap } = $wrap;
 
-const BOX = { node: [144, 24], parameter: [124, 22], group: [184, 42], stack: [268, 76], header: 26, pad: 14 };
-const KIND = ["node", "group", "stack", "open"];
+const BOX = { node: [144, 24], op: [180, 24], parameter: [124, 22], group: [184, 42], stack: [268, 76], header: 26, pad: 14 };
 const KEPT = 4;
 
 class Arranger {
@@ -1769,12 +1643,14 @@ class Arranger {
   constructor(graph) {
     this.graph = graph;
     this.first = graph.list.length; // groups are numbered after the nodes
+    this.box = graph.letter === "n" ? BOX.node : BOX.op;
     this.local = localEdges(graph);
     this.sides = new Map();
   }
 
-  /** `expanded`: a flag per group. `aspect`: width by height to wrap into, 0 for one spine. */
-  scene(expanded, aspect = 0) {
+  /** `expanded`: a flag per group. `aspect`: width by height to wrap into, 0 for one spine. `told`: hears what share is done. */
+  scene(expanded, aspect = 0, told = null) {
+    this.progress = { told, open: expanded.reduce((n, flag) => n + flag, 1), done: 0, at: performance.now() };
     const { graph } = this,
       block = this.#group(graph.root, expanded, [], []);
     this.sheet.clear();
@@ -1798,8 +1674,19 @@ class Arranger {
     if (!kept.has(key)) {
       if (kept.size >= KEPT) kept.delete(kept.keys().next().value);
       kept.set(key, this.#layOut(group, expanded, tops, bottoms));
+      this.#tell();
     }
     return kept.get(key);
+  }
+
+  /** Says from time to time how far it has come. */
+  #tell() {
+    const { progress } = this,
+      now = performance.now();
+    progress.done++;
+    if (!progress.told || now - progress.at < 100) return;
+    progress.at = now;
+    progress.told(Math.min(1, progress.done / progress.open));
   }
 
   /** Edges of a group by the child they enter or leave, worked out once. */
@@ -1838,7 +1725,7 @@ class Arranger {
       const open = inner.get(key),
         item = items[key];
       if (open) return [open.w, open.h];
-      return item.nodes ? (item.stack ? BOX.stack : BOX.group) : item.parameter ? BOX.parameter : BOX.node;
+      return item.nodes ? (item.stack ? BOX.stack : BOX.group) : item.parameter ? BOX.parameter : this.box;
     });
     const endsAt = edges.map((e) => [inner.get(e.a)?.ports.get("out|" + e.b), inner.get(e.b)?.ports.get("in|" + e.a)]);
     const plan = this.#plan({
@@ -1909,7 +1796,7 @@ class Arranger {
 function localEdges(graph) {
   const local = new Map(),
     known = new Map(),
-    { edge_from: from, edge_to: to } = graph.columns,
+    { from, to } = graph.edges,
     many = graph.items.length;
   const add = (group, a, b, u, v) => {
     if (!local.has(group)) {
@@ -2028,6 +1915,644 @@ function index(graph, s) {
   return { ...s, at, home, bounds, rowAt, leaves, open: Uint32Array.from(open), tallest };
 }
 
+return { BOX, Arranger, ROW };
+};
+const $arrange = $arrange_();
+const $code_ = () => {
+/** A graph's code, packed apart because it outweighs the rest: lines, the node each belongs to, and the lines each reads. */
+const { rowsOf, unpack } = $columns;
+
+class Code {
+  constructor(graph, bytes) {
+    const { columns, facts, tables } = unpack(bytes);
+    Object.assign(this, { graph, columns, tables, length: facts.lines });
+  }
+  /** The text; the layout's worker does without. */
+  get lines() {
+    return (this.text ??= this.length ? new TextDecoder().decode(this.columns.text).split("\n") : []);
+  }
+  nodeAt(i) {
+    return this.columns.line_node[i] ? this.graph.list[this.columns.line_node[i] - 1] : null;
+  }
+  kindAt(i) {
+    return this.tables.line_kinds[this.columns.line_kind[i]];
+  }
+  readsOf(i) {
+    return this.columns.reads.subarray(this.columns.reads_at[i], this.columns.reads_at[i + 1]);
+  }
+  linesOf(node) {
+    this.rows ??= rowsOf(this.graph.list.length + 1, this.columns.line_node);
+    const { at, items } = this.rows;
+    return Array.from(items.subarray(at[node.index + 1], at[node.index + 2]));
+  }
+}
+
+/** A line as [name, target, the rest]: `x`, `torch.add`, `(y, z)`. */
+function statement(text) {
+  const m = /^(\S+) = ([^(\s]*)([\s\S]*)$/.exec(text);
+  return m ? m.slice(1) : [text, "", ""];
+}
+return { Code, statement };
+};
+const $code = $code_();
+const $graph_ = () => {
+/** The autograd nodes of a capture: views onto columns, and the joins to touches, parity and times. */
+const { rowsOf, sent, unpack } = $columns;
+const { Drawable, FLAGS, heldBy } = $drawable;
+const { familyOfKind, lookOf, plain } = $families;
+
+/** One autograd node: an index and getters. Fifty thousand of them cost an object each and no strings. */
+class Node {
+  row = null;
+  parent = null;
+  constructor(graph, index) {
+    this.graph = graph;
+    this.index = index;
+    this.id = graph.columns.id[index];
+  }
+  get key() {
+    return "n" + this.id;
+  }
+  get name() {
+    return this.graph.tables.names[this.graph.columns.name[this.index]];
+  }
+  get kind() {
+    return this.graph.tables.kinds[this.graph.columns.kind[this.index]];
+  }
+  get family() {
+    return familyOfKind(this.kind) ?? this.#look.family;
+  }
+  get label() {
+    const p = this.parameter;
+    return p ? plain(p.slice(p.lastIndexOf(".") + 1)) || "(no name)" : this.#look.label;
+  }
+  get module() {
+    return this.graph.text("module", "modules", this.index);
+  }
+  get title() {
+    return `${this.name} #${this.id}`;
+  }
+  get tag() {
+    return "#" + this.id;
+  }
+  /** Whether it was made in a module's forward, the subject's own included. */
+  get within() {
+    return this.graph.columns.within[this.index] === 1;
+  }
+  get parameter() {
+    return this.graph.text("parameter", "parameters", this.index);
+  }
+  /** [file:line, path:line, text] of the forward line, or null. */
+  get line() {
+    return this.graph.text("line", "lines", this.index);
+  }
+  get hooks() {
+    const { hook_at } = this.graph.columns;
+    return hook_at[this.index + 1] - hook_at[this.index];
+  }
+  get failed() {
+    return this.graph.data.failed_at === this.id;
+  }
+  /** Whether the trace stopped before it came here. */
+  get unreached() {
+    const { failed_at } = this.graph.data;
+    return failed_at !== null && this.id > failed_at;
+  }
+  get compared() {
+    return (
+      this.row !== null ||
+      !Number.isNaN(this.graph.errorAt("node_into", this.index) + this.graph.errorAt("node_out", this.index))
+    );
+  }
+  /** Largest relative error seen at the node; endless where a gradient is missing or not finite. */
+  get relative() {
+    if (this.row) return this.row.relative;
+    return Math.max(this.graph.errorAt("node_into", this.index) || 0, this.graph.errorAt("node_out", this.index) || 0);
+  }
+  /** Relative errors of the gradients that enter and leave it; NaN where they were not compared. */
+  get into() {
+    return this.graph.errorAt("node_into", this.index);
+  }
+  get out() {
+    return this.graph.errorAt("node_out", this.index);
+  }
+  get origin() {
+    return this.graph.parity?.first === this.id;
+  }
+  get initial() {
+    return this.graph.reads.initial_trace[this.index];
+  }
+  get passes() {
+    return this.graph.reads.graph_pass[this.index];
+  }
+  get execution() {
+    return this.graph.reads.execution[this.index];
+  }
+  get ins() {
+    return this.graph.ids(this.graph.up, this.index);
+  }
+  get outs() {
+    return this.graph.ids(this.graph.down, this.index);
+  }
+  get bytes() {
+    return heldBy([this]);
+  }
+  /** The row of the saved tensors, as `heldBy` reads it. */
+  get saver() {
+    return this.index;
+  }
+  /** Seconds that it took when the graph was timed; NaN where that was not done, or not known. */
+  get seconds() {
+    return this.graph.times?.[this.index] ?? NaN;
+  }
+  /** The autograd node behind an item of any level. */
+  get base() {
+    return this;
+  }
+  get #look() {
+    return this.graph.names[this.graph.columns.name[this.index]];
+  }
+}
+
+class Graph extends Drawable {
+  letter = "n";
+
+  constructor(bytes) {
+    super();
+    const { facts, tables, columns } = unpack(bytes);
+    Object.assign(this, { data: facts, tables, columns, saves: columns });
+    this.names = tables.names.map(lookOf);
+    this.grouped = tables.modules.length > 0;
+    this.model = facts.model || facts.title || "No capture"; // the class of the subject is known only if it made a node itself
+    this.segments = tables.modules.map((path) => path.split("."));
+    this.classes = new Map(tables.modules.map((path, i) => [path, tables.classes[i]]));
+    this.arrange({
+      list: Array.from(columns.id, (_, i) => new Node(this, i)),
+      from: columns.edge_from,
+      to: columns.edge_to,
+      placeOf: columns.module,
+      segments: this.segments,
+      classes: this.classes,
+      name: this.model,
+    });
+    this.stack = [...this.groups.values()].find((g) => g.stack);
+    this.setTouches(null);
+    this.setParity(null);
+  }
+
+  /** Takes over who read which metadata; a null or empty part is one without touches. */
+  setTouches(bytes) {
+    const n = this.list.length;
+    this.reads = { initial_trace: new Uint32Array(n), graph_pass: new Uint32Array(n), execution: new Uint32Array(n) };
+    this.touches = [];
+    const part = this.#part(bytes);
+    if (part) {
+      const { columns: c, tables: t } = part;
+      this.touches = Array.from(c.touch_phase, (phase, k) => ({
+        phase: t.phases[phase],
+        node: c.touch_node[k] ? this.list[c.touch_node[k] - 1] : null,
+        attribute: t.attributes[c.touch_attribute[k]],
+        by: t.touchers[c.touch_by[k]],
+        where: t.touch_places[c.touch_place[k]],
+        count: c.touch_count[k],
+        at: c.touch_at[k] ? t.touched_nodes[c.touch_at[k] - 1] : null,
+      }));
+      for (const touch of this.touches) if (touch.node) this.reads[touch.phase][touch.node.index] += touch.count;
+    }
+    this.watched = new Set(part?.facts.watched);
+    this.touched = this.list.filter((node) => node.initial || node.passes);
+    this.renew();
+  }
+
+  /** Takes over what a comparison of gradients came to; a null or empty part is one that was not made. */
+  setParity(bytes) {
+    const part = this.#part(bytes);
+    this.parity = part?.facts ?? null;
+    this.errors = part?.columns ?? {};
+    this.parameters = [];
+    for (const node of this.list) node.row = null;
+    if (part) {
+      const { columns: c, tables: t } = part;
+      const good = new Set(t.good);
+      this.parameters = Array.from(c.row_name, (name, k) => {
+        const verdict = t.verdicts[c.row_verdict[k]];
+        const known = !Number.isNaN(c.row_rel[k]);
+        const row = {
+          name: t.row_names[name],
+          shape: t.row_shapes[c.row_shape[k]],
+          dtype: t.row_dtypes[c.row_dtype[k]],
+          verdict,
+          good: good.has(verdict),
+          rel: known ? c.row_rel[k] : null,
+          abs: Number.isNaN(c.row_abs[k]) ? null : c.row_abs[k],
+          relative: known ? c.row_rel[k] : good.has(verdict) ? 0 : Infinity,
+          elements: c.row_elements[k],
+          mismatched: c.row_mismatched[k],
+          note: c.row_note[k] ? t.row_notes[c.row_note[k] - 1] : "",
+          ref: c.row_node[k] ? this.list[c.row_node[k] - 1] : null,
+        };
+        if (row.ref) row.ref.row = row;
+        return row;
+      });
+    }
+    this.wrong = this.parameters.filter((row) => !row.good);
+    this.first = this.list.find((node) => node.origin) || null;
+    this.renew();
+  }
+
+  /** A part, if it belongs to this capture: while another one is on its way, parts of both may be around. */
+  #part(bytes) {
+    if (!sent(bytes)) return null;
+    const part = unpack(bytes);
+    return part.facts.capture === this.data.capture ? part : null;
+  }
+
+  /** The text that a column counted from 1 points at; null for 0, and for a column that was not packed. */
+  text(column, table, i) {
+    const k = this.columns[column]?.[i];
+    return k ? this.tables[table][k - 1] : null;
+  }
+  errorAt(column, i) {
+    return this.errors[column]?.[i] ?? NaN;
+  }
+  #slice(column, i, read) {
+    const at = this.columns[column];
+    const out = [];
+    for (let k = at?.[i]; k < at?.[i + 1]; k++) out.push(read(k));
+    return out;
+  }
+
+  hooksOf(i) {
+    const { columns: c, tables: t } = this;
+    return this.#slice("hook_at", i, (k) => ({
+      kind: t.hook_kinds[c.hook_kind[k]],
+      name: t.hook_names[c.hook_name[k]],
+      where: this.text("hook_place", "hook_places", k),
+    }));
+  }
+
+  liftedOf(i) {
+    const { columns: c, tables: t } = this;
+    return this.#slice("lifted_at", i, (k) => ({
+      size: c.lifted_size[k],
+      meaning: t.lifted_meanings[c.lifted_meaning[k]],
+      value: c.lifted_value[k],
+    }));
+  }
+
+  bakedOf(i) {
+    const { columns: c, tables: t } = this;
+    return this.#slice("baked_at", i, (k) => ({
+      attribute: t.baked_attributes[c.baked_attribute[k]],
+      value: t.baked_values[c.baked_value[k]],
+      meaning: t.baked_meanings[c.baked_meaning[k]],
+    }));
+  }
+
+  /** The leaves whose gradients a node accumulates, or that are returned as they enter it. */
+  leavesOf(i) {
+    const { columns: c, tables: t } = this;
+    this.leafRows ??= rowsOf(this.list.length + 1, c.leaf_node);
+    const { at, items } = this.leafRows;
+    return Array.from(items.subarray(at[i + 1], at[i + 2]), (k) => ({
+      name: t.parameters[c.leaf_name[k]],
+      shape: t.leaf_shapes[c.leaf_shape[k]],
+      dtype: t.leaf_dtypes[c.leaf_dtype[k]],
+      output: c.leaf_output[k] ? c.leaf_output[k] - 1 : null,
+    }));
+  }
+
+  savedOf(i) {
+    const { columns: c, tables: t } = this;
+    return this.#slice("saved_at", i, (k) => ({
+      field: t.saved_fields[c.saved_field[k]],
+      shape: t.saved_shapes[c.saved_shape[k]],
+      dtype: t.saved_dtypes[c.saved_dtype[k]],
+      bytes: c.saved_bytes[k],
+      of: this.text("saved_of", "saved_names", k),
+      shared: c.saved_shared[k] === 1,
+      packed: c.saved_packed[k] === 1,
+      by: c.saved_by[k] ? this.list[c.saved_by[k] - 1] : null,
+    }));
+  }
+
+  /** [shape, dtype] of each gradient on a side of a node, "in" or "out"; null for one that is not known or goes nowhere. */
+  gradients(side, i) {
+    return this.#slice(side + "_at", i, (k) => this.text(side + "_spec", "specs", k));
+  }
+
+  /** Takes over how long each node took; a null or empty part is one that was not timed. */
+  setTimes(bytes) {
+    const part = this.#part(bytes);
+    this.times = part?.columns.seconds ?? null;
+    this.slowest = this.times ? this.times.reduce((most, s) => (s > most ? s : most), 0) : 0;
+  }
+
+  /** Whether a word is found at a node, by its place: see `FLAGS` for those with a meaning. Words are looked up in the tables first. */
+  finder(word) {
+    if (FLAGS[word]) return (i) => FLAGS[word](this.list[i]);
+    const { columns: c, tables: t } = this;
+    if (/^#\d+$/.test(word)) return (i) => c.id[i] === Number(word.slice(1));
+    const found = (table) => Uint8Array.from(table ?? [], (text) => text.toLowerCase().includes(word));
+    const names = found(t.names);
+    const kinds = found(t.kinds);
+    const modules = found(t.modules.map((path, k) => `${path} ${t.classes[k]}`));
+    const parameters = found(t.parameters);
+    const lines = found(t.lines.map(([place, , text]) => `${place} ${text}`));
+    return (i) =>
+      names[c.name[i]] ||
+      kinds[c.kind[i]] ||
+      (c.module[i] && modules[c.module[i] - 1]) ||
+      (c.parameter[i] && parameters[c.parameter[i] - 1]) ||
+      (c.line[i] && lines[c.line[i] - 1]);
+  }
+}
+return { Graph };
+};
+const $graph = $graph_();
+const $ops_ = () => {
+/**
+ * The nodes of a graph, drawn: those of the captured FX graph or of the lowered one, inside the autograd node that made
+ * them, inside its module. Made of the code that is shown as text too, so nothing is sent for it a second time.
+ */
+const { statement } = $code;
+const { Drawable, FLAGS, heldBy } = $drawable;
+const { familyOfOperator, operatorOf, plain } = $families;
+
+const FAMILY_OF_KIND = {
+  validate_outputs: "check",
+  gradient_sum: "pointwise",
+  hook: "hook",
+  unpack_hook: "hook",
+  accumulate_grad: "parameter",
+  copy_slices_prologue: "view",
+  copy_slices_epilogue: "view",
+};
+const NONE = Object.freeze({ family: "pointwise" });
+
+/** One graph node: a line of the code, and the autograd node that made it as `base`; null where it belongs to none. */
+class Op {
+  parent = null;
+  constructor(graph, index, base) {
+    this.graph = graph;
+    this.index = index;
+    this.base = base;
+    this.id = graph.code.columns.ordinal[index];
+  }
+  get key() {
+    return this.graph.letter + this.id;
+  }
+  get kind() {
+    return this.graph.code.kindAt(this.index);
+  }
+  get text() {
+    return this.graph.code.lines[this.index];
+  }
+  get name() {
+    return statement(this.text.slice(0, 400))[0];
+  }
+  get title() {
+    return this.name;
+  }
+  /** What is called, without the namespaces that go without saying. */
+  get operator() {
+    return operatorOf(statement(this.text.slice(0, 400))[1]) || this.name;
+  }
+  get label() {
+    const p = this.parameter;
+    return plain(p ? p.slice(p.lastIndexOf(".") + 1) : this.operator) || "(no name)";
+  }
+  /** Which autograd node it belongs to, where no frame around it says so. */
+  get tag() {
+    return this.base && this.parent.owner !== this.base ? "#" + this.base.id : "";
+  }
+  get family() {
+    const { kind } = this;
+    if (kind === "backward_call") return (this.base ?? NONE).family;
+    return FAMILY_OF_KIND[kind] ?? familyOfOperator(this.operator);
+  }
+  get parameter() {
+    return this.kind === "accumulate_grad" && this.base ? this.base.parameter : null;
+  }
+  /** The first of its autograd node, which stands for what is known of that node as a whole. */
+  get leads() {
+    return this.base !== null && this.graph.leads[this.base.index] === this.index + 1;
+  }
+  get module() {
+    return this.base?.module ?? null;
+  }
+  get within() {
+    return this.base?.within ?? false;
+  }
+  get line() {
+    return this.base?.line ?? null;
+  }
+  get hooks() {
+    return this.kind === "hook" ? 1 : 0;
+  }
+  get failed() {
+    return this.leads && this.base.failed;
+  }
+  get unreached() {
+    return false;
+  }
+  get row() {
+    return this.base?.row ?? null;
+  }
+  get compared() {
+    return this.base?.compared ?? false;
+  }
+  get relative() {
+    return this.base?.relative ?? 0;
+  }
+  get origin() {
+    return this.leads && this.base.origin;
+  }
+  get initial() {
+    return this.graph.reads.initial_trace[this.index];
+  }
+  get passes() {
+    return this.graph.reads.graph_pass[this.index];
+  }
+  get execution() {
+    return this.graph.reads.execution[this.index];
+  }
+  get saver() {
+    return this.leads ? this.base.index : -1;
+  }
+  get bytes() {
+    return heldBy([this]);
+  }
+  get seconds() {
+    return this.leads ? this.base.seconds : NaN;
+  }
+  get ins() {
+    return this.graph.ids(this.graph.up, this.index);
+  }
+  get outs() {
+    return this.graph.ids(this.graph.down, this.index);
+  }
+}
+
+class OpsGraph extends Drawable {
+  #reads = null;
+
+  /** `letter` begins the keys of its nodes: "f" for the captured graph, "a" for the lowered one. */
+  constructor(base, code, letter) {
+    super();
+    Object.assign(this, { code, letter, data: base.data, model: base.model, saves: base.columns, autograd: base });
+    const { line_node: owner, reads_at: at, reads } = code.columns;
+    const to = new Uint32Array(reads.length);
+    for (let i = 0; i < owner.length; i++) to.fill(i, at[i], at[i + 1]);
+    const { segments, placeOf, shared } = this.#places(base, owner);
+    this.arrange({
+      list: Array.from(owner, (one, i) => new Op(this, i, one ? base.list[one - 1] : null)),
+      from: reads,
+      to,
+      placeOf,
+      segments,
+      classes: base.classes,
+      name: base.model,
+    });
+    this.#owners(segments, placeOf, shared);
+    this.grouped = this.groups.size > 1;
+  }
+
+  /** Each line's way down the tree: its module's, and one step more where its autograd node has other lines too. */
+  #places(base, owner) {
+    const counts = new Uint32Array(base.list.length + 1);
+    this.leads = new Uint32Array(base.list.length); // each autograd node's first call, or first line, from 1
+    const calls = new Uint8Array(base.list.length);
+    owner.forEach((one, i) => {
+      counts[one]++;
+      if (!one) return;
+      const call = this.code.kindAt(i) === "backward_call";
+      if (!this.leads[one - 1] || (call && !calls[one - 1])) this.leads[one - 1] = i + 1;
+      if (call) calls[one - 1] = 1;
+    });
+    const segments = [...base.segments];
+    const shared = segments.length; // rows beyond are those of autograd nodes
+    const row = new Uint32Array(base.list.length);
+    for (const node of base.list) {
+      const module = base.columns.module[node.index];
+      row[node.index] =
+        counts[node.index + 1] > 1
+          ? segments.push([...(module ? base.segments[module - 1] : []), "#" + node.id])
+          : module;
+    }
+    return { segments, shared, placeOf: Uint32Array.from(owner, (one) => (one ? row[one - 1] : 0)) };
+  }
+
+  /** Groups that are an autograd node's: they have its name and its key. */
+  #owners(segments, placeOf, shared) {
+    this.owned = new Map();
+    for (const g of this.groups.values()) {
+      const first = g.nodes[0];
+      const place = first ? placeOf[first.index] : 0;
+      if (!g.parent || place <= shared || g.depth !== segments[place - 1].length) continue;
+      const node = first.base;
+      Object.assign(g, { owner: node, name: node.parameter ?? node.label, cls: "#" + node.id, module: g.parent.module });
+      g.parent.stack = 0; // calls of one module are no blocks
+      if (this.owned.has(node.key)) continue;
+      g.key = node.key;
+      this.owned.set(node.key, g);
+    }
+    for (const op of this.list) if (op.base && !this.owned.has(op.base.key)) this.owned.set(op.base.key, op);
+  }
+
+  /** The item of a key; that of an autograd node is its group, or its only graph node. */
+  item(key) {
+    return key?.[0] === "n" ? this.owned.get(key) : super.item(key);
+  }
+  nodesOf(key) {
+    const item = this.item(key);
+    if (item?.owner && item.parts > 1) return this.list.filter((op) => op.base === item.owner); // in parts
+    return super.nodesOf(key);
+  }
+
+  renew() {
+    super.renew();
+    this.#reads = null;
+  }
+
+  /** How often each graph node was read at, by phase; reads of which no graph node is known count at the first of the autograd node. */
+  get reads() {
+    return (this.#reads ??= this.#count());
+  }
+
+  #count() {
+    const n = this.list.length;
+    const reads = {
+      initial_trace: new Uint32Array(n),
+      graph_pass: new Uint32Array(n),
+      execution: new Uint32Array(n),
+    };
+    const { touches } = this.autograd;
+    const named = new Map(touches.length && this.letter === "f" ? this.list.map((op) => [op.name, op.index]) : []);
+    for (const { phase, node, at, count } of touches) {
+      const index = named.get(at) ?? (node ? this.leads[node.index] - 1 : -1);
+      if (index >= 0) reads[phase][index] += count;
+    }
+    return reads;
+  }
+
+  /** Whether a word is found at a graph node, by its place: in its code, or at its autograd node. */
+  finder(word) {
+    if (FLAGS[word]) return (i) => FLAGS[word](this.list[i]);
+    const { line_node: owner } = this.code.columns;
+    const found = this.autograd.finder(word);
+    const known = Array.from(this.autograd.list, (_, i) => found(i));
+    if (/^#\d+$/.test(word)) return (i) => owner[i] && known[owner[i] - 1];
+    return (i) => (owner[i] && known[owner[i] - 1]) || this.code.lines[i].toLowerCase().includes(word);
+  }
+}
+return { OpsGraph };
+};
+const $ops = $ops_();
+const $worker_ = () => {
+/** The layout's side of the conversation with client.js: one graph, then one scene a message. */
+const { Arranger } = $arrange;
+const { Code } = $code;
+const { Graph } = $graph;
+const { OpsGraph } = $ops;
+
+function serve(port) {
+  let arranger;
+  port.onmessage = ({ data: { id, parts, expanded, aspect } }) => {
+    const began = performance.now();
+    if (parts) arranger = new Arranger(drawn(parts));
+    const arrays = arranger.scene(expanded, aspect, (share) => port.postMessage({ id, share }));
+    port.postMessage({ id, arrays, ms: performance.now() - began }, [
+      ...new Set(
+        Object.values(arrays)
+          .filter(ArrayBuffer.isView)
+          .map((a) => a.buffer),
+      ),
+    ]);
+  };
+}
+
+function drawn({ data, code, letter }) {
+  const graph = new Graph(data);
+  return code ? new OpsGraph(graph, new Code(graph, code), letter) : graph;
+}
+return { serve };
+};
+const $worker = $worker_();
+const $bundle_ = () => {
+function workerSource() {
+const parts = [["$layout", $layout_], ["$sheet", $sheet_], ["$wrap", $wrap_], ["$arrange", $arrange_], ["$columns", $columns_], ["$code", $code_], ["$tree", $tree_], ["$drawable", $drawable_], ["$families", $families_], ["$graph", $graph_], ["$ops", $ops_], ["$worker", $worker_]];
+return parts.map(([name, f]) => `const ${name} = (${f})();`).join('\n') + '\n$worker.serve(self);';
+}
+return { workerSource };
+};
+const $bundle = $bundle_();
+const $scene_ = () => {
+/** The picture for one set of open groups on the page: the arrays that arrange.js made, and how to find things in them. */
+const { ROW } = $arrange;
+
+const KIND = ["node", "group", "stack", "open"];
+
 /** A box in sight: a view onto the arrays, made for a frame and thrown away. */
 class Box {
   constructor(scene, i) {
@@ -2044,7 +2569,6 @@ class Box {
   }
 }
 
-/** The scene on the page: the arrays as they came, and how to find things in them. */
 class Scene {
   constructor(graph, arrays) {
     Object.assign(this, { graph }, arrays);
@@ -2129,44 +2653,14 @@ const inside = (item, group) => {
   for (let g = item.parent; g; g = g.parent) if (g === group) return true;
   return false;
 };
-return { BOX, KIND, Arranger, Scene };
+return { Scene };
 };
 const $scene = $scene_();
-const $worker_ = () => {
-/** The layout's side of the conversation with client.js: one graph, then one scene a message. */
-const { Graph } = $graph;
-const { Arranger } = $scene;
-
-function serve(port) {
-  let arranger;
-  port.onmessage = ({ data: { id, capture, expanded, aspect } }) => {
-    const began = performance.now();
-    if (capture) arranger = new Arranger(new Graph(capture));
-    const arrays = arranger.scene(expanded, aspect);
-    port.postMessage({ id, arrays, ms: performance.now() - began }, [
-      ...new Set(
-        Object.values(arrays)
-          .filter(ArrayBuffer.isView)
-          .map((a) => a.buffer),
-      ),
-    ]);
-  };
-}
-return { serve };
-};
-const $worker = $worker_();
-const $bundle_ = () => {
-function workerSource() {
-const parts = [["$columns", $columns_], ["$tree", $tree_], ["$graph", $graph_], ["$layout", $layout_], ["$sheet", $sheet_], ["$wrap", $wrap_], ["$scene", $scene_], ["$worker", $worker_]];
-return parts.map(([name, f]) => `const ${name} = (${f})();`).join('\n') + '\n$worker.serve(self);';
-}
-return { workerSource };
-};
-const $bundle = $bundle_();
 const $client_ = () => {
 /** Lays out: in a worker where the graph is large and the page allows one, else here. The answer to an older question is dropped. */
+const { Arranger } = $arrange;
 const { workerSource } = $bundle;
-const { Arranger, Scene } = $scene;
+const { Scene } = $scene;
 
 const SMALL = 1500; // nodes up to which laying out costs less than a frame or two, so nothing is gained by a worker
 
@@ -2175,25 +2669,25 @@ class LayoutClient {
   ms = 0;
   where = "page";
 
-  constructor(graph, capture) {
+  /** `parts`: the bytes that the graph was made of, for the worker to make it too. */
+  constructor(graph, parts) {
     this.graph = graph;
-    if (graph.list.length > SMALL) this.#start(capture);
+    this.parts = parts;
+    if (graph.list.length > SMALL) this.#start();
   }
 
-  #start(capture) {
+  #start() {
     const source = workerSource();
     if (!source) return;
     try {
       const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
       this.worker = new Worker(url);
       this.url = url;
-      this.capture = capture.buffer
-        ? new Uint8Array(capture.buffer, capture.byteOffset, capture.byteLength).slice()
-        : capture.slice(0);
+      this.known = false;
       this.worker.onmessage = ({ data }) => {
-        this.alive = true;
         this.where = "worker";
-        this.#answer(data);
+        if (data.share === undefined) this.#answer(data);
+        else if (data.id === this.waiting?.id) this.waiting.told?.(data.share);
       };
       this.worker.onerror = (e) => {
         e.preventDefault();
@@ -2206,8 +2700,7 @@ class LayoutClient {
 
   #fallBack(why) {
     console.warn("cabw_viz: laying out on the page, the worker failed:", why);
-    this.worker?.terminate();
-    this.worker = null;
+    this.#end();
     if (this.waiting) {
       const { expanded, aspect, done } = this.waiting;
       this.waiting = null;
@@ -2215,16 +2708,14 @@ class LayoutClient {
     }
   }
 
-  /** `done(scene)` is called at once where the layout runs here, later where it runs in the worker. */
-  scene(expanded, aspect, done) {
+  /** `done(scene)` is called at once where the layout runs here, later where it runs in the worker; `told(share)` on the way. */
+  scene(expanded, aspect, done, told) {
     const id = ++this.asked;
     if (this.worker) {
-      this.waiting = { id, expanded, aspect, done };
-      this.worker.postMessage(
-        { id, expanded, aspect, capture: this.capture },
-        this.capture ? [this.capture.buffer ?? this.capture] : [],
-      );
-      this.capture = null;
+      this.waiting = { id, expanded, aspect, done, told };
+      const parts = this.known ? undefined : copied(this.parts);
+      this.known = true;
+      this.worker.postMessage({ id, expanded, aspect, parts }, parts ? buffersOf(parts) : []);
       return;
     }
     const began = performance.now();
@@ -2241,58 +2732,165 @@ class LayoutClient {
     done(new Scene(this.graph, arrays));
   }
 
-  stop() {
-    this.worker?.terminate();
-    if (this.url) URL.revokeObjectURL(this.url);
+  /** Gives up what is under way: a worker that lays out hears nothing, so it is ended and another one started. */
+  cancel() {
+    if (!this.waiting) return;
+    this.waiting = null;
+    this.#end();
+    this.#start();
   }
+
+  #end() {
+    this.worker?.terminate();
+    this.worker = null;
+    if (this.url) URL.revokeObjectURL(this.url);
+    this.url = null;
+  }
+
+  stop() {
+    this.waiting = null;
+    this.#end();
+  }
+}
+
+const binary = (value) => typeof value === "object";
+const buffersOf = (parts) => Object.values(parts).filter(binary).map((bytes) => bytes.buffer);
+
+/** The worker gets bytes of its own: the page goes on reading these. */
+function copied(parts) {
+  const copy = (bytes) =>
+    bytes.buffer
+      ? new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength).slice()
+      : new Uint8Array(bytes.slice(0));
+  return Object.fromEntries(Object.entries(parts).map(([name, value]) => [name, binary(value) ? copy(value) : value]));
 }
 return { LayoutClient };
 };
 const $client = $client_();
-const $code_ = () => {
-/** The graph's code, packed apart because it outweighs the graph: lines, the node each belongs to, and the lines each reads. */
-const { rowsOf, unpack } = $columns;
+const $levels_ = () => {
+/**
+ * The levels of the graph: which graph each draws, and where its data comes from. `module` and `autograd` draw autograd
+ * nodes, all groups closed or all open; `fx` and `aten` draw the nodes of a graph, whose code is asked for when the level
+ * is first shown.
+ */
+const { LayoutClient } = $client;
+const { Code } = $code;
+const { sent } = $columns;
+const { OpsGraph } = $ops;
 
-class Code {
-  constructor(graph, bytes) {
-    const { columns, facts, tables } = unpack(bytes);
-    Object.assign(this, { graph, columns, tables });
-    this.lines = facts.lines ? new TextDecoder().decode(columns.text).split("\n") : [];
+const LEVELS = [
+  ["module", "Module", "Modules, closed"],
+  ["autograd", "Autograd", "Every autograd node"],
+  ["fx", "FX", "The nodes of the captured graph, without those that only carry values"],
+  ["aten", "Aten", "The aten operators of the lowered graph"],
+];
+/** The part that a level is made of, and the letter that begins the keys of its nodes. */
+const MADE_OF = { fx: ["code", "f"], aten: ["aten", "a"] };
+const LEVEL_OF = { f: "fx", a: "aten" };
+
+class Levels {
+  #asked = new Set();
+  #codes = new Map();
+  #drawn = new Map();
+
+  constructor(model, graph) {
+    this.model = model;
+    this.graph = graph;
+    this.base = { graph, layout: new LayoutClient(graph, { data: model.get("data") }) };
   }
-  get length() {
-    return this.lines.length;
+
+  /** The code of a part, `code` or `aten`; null while it is on its way, which it is from the first time on. */
+  code(part) {
+    if (!this.#codes.has(part)) {
+      const bytes = this.model.get(part);
+      if (!sent(bytes)) return this.#ask(part);
+      this.#codes.set(part, new Code(this.graph, bytes));
+    }
+    return this.#codes.get(part);
   }
-  nodeAt(i) {
-    return this.columns.line_node[i] ? this.graph.list[this.columns.line_node[i] - 1] : null;
+
+  /** The code of a part if it is here already. */
+  known(part) {
+    return sent(this.model.get(part)) ? this.code(part) : null;
   }
-  kindAt(i) {
-    return this.tables.line_kinds[this.columns.line_kind[i]];
+
+  #ask(part) {
+    if (!this.#asked.has(part)) {
+      this.#asked.add(part);
+      this.model.send({ type: part });
+    }
+    return null;
   }
-  readsOf(i) {
-    return this.columns.reads.subarray(this.columns.reads_at[i], this.columns.reads_at[i + 1]);
+
+  /** Whether there is anything that a level could be made of. */
+  has(level) {
+    return level !== "aten" || this.graph.data.lowered > 0 || sent(this.model.get("aten"));
   }
-  linesOf(node) {
-    this.rows ??= rowsOf(this.graph.list.length + 1, this.columns.line_node);
-    const { at, items } = this.rows;
-    return Array.from(items.subarray(at[node.index + 1], at[node.index + 2]));
+
+  /** What a level draws and who lays it out; null while its data is on its way. */
+  entry(level) {
+    const made = MADE_OF[level];
+    if (!made) return this.base;
+    const [part, letter] = made;
+    if (!this.#drawn.has(level)) {
+      const code = this.code(part);
+      if (!code) return null;
+      const graph = new OpsGraph(this.graph, code, letter);
+      const layout = new LayoutClient(graph, { data: this.model.get("data"), code: this.model.get(part), letter });
+      this.#drawn.set(level, { graph, layout });
+    }
+    return this.#drawn.get(level);
+  }
+
+  /** The entry that draws a graph. */
+  of(graph) {
+    return [...this.#drawn.values()].find((entry) => entry.graph === graph) ?? this.base;
+  }
+
+  /** A part was computed anew, or has come: what was made of an older one goes. Says which level it is for. */
+  renew(part) {
+    const [level] = Object.entries(MADE_OF).find(([, [name]]) => name === part);
+    this.#codes.delete(part);
+    this.#drawn.get(level)?.layout.stop();
+    this.#drawn.delete(level);
+    return level;
+  }
+
+  /** Findings have changed, at whatever level they show. */
+  renewed() {
+    for (const { graph } of this.#drawn.values()) graph.renew();
+  }
+
+  stop() {
+    for (const { layout } of [this.base, ...this.#drawn.values()]) layout.stop();
   }
 }
 
-/** A line as [name, target, the rest]: `x`, `torch.add`, `(y, z)`. */
-function statement(text) {
-  const m = /^(\S+) = ([^(\s]*)([\s\S]*)$/.exec(text);
-  return m ? m.slice(1) : [text, "", ""];
+/** The level that shows an item of this key, given the one that is shown now. */
+const levelFor = (key, now) => LEVEL_OF[key[0]] ?? now;
+
+/** What an item of one graph is in another: itself, its autograd node, or the module around it; "" for nothing. */
+function translated(key, from, to) {
+  if (!key || to.item(key)) return key;
+  const item = from.item(key);
+  const base = item?.owner ?? (item?.nodes ? null : item?.base);
+  if (base && to.item(base.key)) return base.key;
+  for (let group = item; group; group = group.parent) {
+    const found = group.module && to.groups.get(group.module);
+    if (found) return found.key;
+  }
+  return "";
 }
-return { Code, statement };
+return { LEVELS, Levels, levelFor, translated };
 };
-const $code = $code_();
+const $levels = $levels_();
 const $parts_ = () => {
 /** What panels are made of. */
 const { h, mark, plural, svg, ICON } = $dom;
 const { ENCODINGS } = $encode;
 
 const ALARM = "var(--c-alarm)";
-const title = (n) => `${n.name} #${n.id}`;
+const title = (n) => n.title;
 const inModule = (ins, n) =>
   n.module || (n.within ? ins.graph.model : ins.graph.grouped ? "outside of any module" : "");
 const place = (ins, n) => [inModule(ins, n), n.line?.[0]].filter(Boolean).join(", ");
@@ -2333,16 +2931,16 @@ const meter = (share, colour) => {
   return h("div.cabw-meter", null, h("div", { style: `width:${width}%;background:${colour}` }));
 };
 
-function reach(cone) {
+function reach(cone, [up, down] = ["towards the loss", "towards the leaves"]) {
   if (!cone) return null;
   return [
-    h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " towards the loss")),
+    h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " " + up)),
     h(
       "div",
       null,
       h("i.cabw-reach.down"),
       plural(cone.down, "descendant"),
-      h("span.muted", null, " towards the leaves"),
+      h("span.muted", null, " " + down),
     ),
   ];
 }
@@ -2371,6 +2969,156 @@ function scope(ins) {
 return { ALARM, title, inModule, place, kindMark, to, empty, heading, facts, finding, meter, reach, fold, scope };
 };
 const $parts = $parts_();
+const $task_ = () => {
+/** Things that only a kernel can do, asked for in a panel: what to run it with, how it goes, what became of it. */
+const { h } = $dom;
+const { empty } = $parts;
+
+const PATIENCE = 8000; // after this long without a word the kernel is busy or gone
+
+const TEXTS = {
+  parity: { button: "Compare with eager", running: "Running the graph again and comparing", code: "cap.parity()" },
+  audit: { button: "Run the audit", running: "Running the graph on watched tensors", code: "cap.audit()" },
+  lower: { button: "Lower the graph", running: "Lowering the graph to aten operators", code: "cap.lower()" },
+  times: { button: "Time the nodes", running: "Running the graph and timing each node", code: "cap.times()" },
+  divergence: {
+    button: "Find the first divergence",
+    running: "Running the graph and comparing at every node",
+    code: "cap.divergence()",
+  },
+};
+const LABELS = { device: "Device", dtype: "Dtype", backend: "Backend", hooks: "Hooks" };
+
+/** The form for a task, or what stands in its place where there is no kernel. `missing` says what has not been computed. */
+function taskForm(ins, what, missing) {
+  const { button, code } = TEXTS[what];
+  if (!ins.model.get("kernel")) return missing ? empty(missing, " With a kernel: ", h("code", null, code)) : null;
+  const choices = ins.model.get("choices")?.[what];
+  if (!choices) return missing ? empty(missing) : null; // the session holds nothing that could be run
+  const task = ins.model.get("task") || {};
+  const running = task.state === "running" || asked(ins, what);
+  const chosen = (ins.ui[what] ??= {});
+  const fields = Object.entries(choices).map(([name, options]) =>
+    choice(name, options, chosen, running),
+  );
+  const run = () => {
+    ins.asked = { what, at: performance.now(), task: ins.model.get("task") };
+    ins.model.send({ type: "run", what, options: chosen });
+    ins.refreshPanel();
+    clearTimeout(ins.patience);
+    ins.patience = setTimeout(() => ins.refreshPanel(), PATIENCE + 50);
+  };
+  return h(
+    "div.cabw-form",
+    null,
+    missing ? h("p.cabw-missing", null, missing) : null,
+    fields,
+    h("button.cabw-button", { disabled: running, onclick: run }, running ? "Running…" : button),
+    state(ins, what, task),
+  );
+}
+
+function choice(name, options, chosen, disabled) {
+  chosen[name] ??= options[0];
+  const select = h(
+    "select",
+    { disabled, onchange: () => (chosen[name] = select.value) },
+    options.map((o) => h("option", { selected: o === chosen[name] }, o)),
+  );
+  return h("label", null, LABELS[name] ?? name, select);
+}
+
+/** Whether a task was asked for that the kernel has not yet spoken about. */
+function asked(ins, what) {
+  return ins.asked?.what === what && ins.asked.task === ins.model.get("task");
+}
+
+function state(ins, what, task) {
+  if (asked(ins, what)) {
+    const late = performance.now() - ins.asked.at > PATIENCE;
+    return h(
+      "p",
+      { role: "status" },
+      late ? "No answer yet: the kernel is busy with a cell, or gone." : "Asked the kernel…",
+    );
+  }
+  if (task.what !== what) return null;
+  if (task.state === "running")
+    return h("p", { role: "status" }, `${TEXTS[what].running}. Interrupt the kernel to stop it.`);
+  if (task.state === "failed") return h("pre.cabw-error", { role: "alert" }, task.error);
+  if (task.state === "interrupted") return h("p", { role: "status" }, "Stopped by an interrupt; nothing was changed.");
+  return task.seconds === undefined
+    ? null
+    : h(
+        "p",
+        { role: "status" },
+        `Done in ${task.seconds < 1 ? `${Math.round(task.seconds * 1000)} ms` : `${task.seconds.toFixed(1)} s`}.`,
+      );
+}
+return { taskForm };
+};
+const $task = $task_();
+const $note_ = () => {
+/** What stands over the canvas where there is no picture: what is missing, and what makes it. */
+const { h, plural } = $dom;
+const { taskForm } = $task;
+
+function showNote(ins) {
+  const said = ins.graph.nodes.size ? waiting(ins) : nothing(ins);
+  ins.note.hidden = !said;
+  ins.note.replaceChildren(...(said ?? []));
+  ins.tree.inert = ins.crumbs.inert = Boolean(said);
+}
+
+/** A level whose data is not there. */
+function waiting(ins) {
+  const { data } = ins.graph;
+  const { pending } = ins;
+  if (!pending) return null;
+  if (pending === "aten" && !ins.levels.has("aten"))
+    return [
+      h("b", null, data.graph_nodes ? "Not lowered to aten operators" : "There is no graph to lower"),
+      h("div", null, taskForm(ins, "lower", "Lowering breaks each autograd node up into the operators that it runs.")),
+    ];
+  if (!data.graph_nodes)
+    return [
+      h("b", null, "There is no graph"),
+      h("span", null, data.failure ? "The trace stopped before the graph was made." : "This capture holds no graph."),
+    ];
+  if (ins.levels.known(pending === "fx" ? "code" : "aten"))
+    return [h("b", null, "No operator"), h("span", null, "This graph only hands values on.")];
+  return [h("b", null, ins.model.get("kernel") ? "Fetching the graph…" : "Unpacking the graph…")];
+}
+
+function nothing(ins) {
+  const { events, captures: all } = ins.session;
+  if (ins.graph.data.failure)
+    return [
+      h("b", null, "This backward failed before its first node"),
+      h("span", null, ins.graph.data.failure.slice(0, 300)),
+    ];
+  if (all.length)
+    return [
+      h("b", null, "This capture has no nodes"),
+      h("span", null, "The backward failed before the first node, or the loss needs no gradient."),
+    ];
+  if (!events.length)
+    return [
+      h("b", null, "No backward was captured"),
+      h("span", null, "No backward call was made in the session's block."),
+    ];
+  return [
+    h("b", null, "No backward was captured"),
+    h(
+      "span",
+      null,
+      `${plural(events.length, "backward call")}, the last ${events.at(-1).outcome}. The Misses panel says why.`,
+    ),
+  ];
+}
+return { showNote };
+};
+const $note = $note_();
 const $list_ = () => {
 /** A long list of which only the rows in sight exist. */
 const { h } = $dom;
@@ -2442,8 +3190,8 @@ function codePanel(ins) {
       h("h2", null, "Code"),
       empty(ins.graph.data.failure ? "The trace stopped before the graph was made." : "This capture holds no graph."),
     );
-  const picked = new Set(ins.selection ? ins.graph.nodesOf(ins.selection) : []);
-  const hits = new Set(ins.hits || []);
+  const picked = new Set(ins.picked());
+  const hits = new Set((ins.hits || []).map((id) => ins.drawn.nodes.get(id).base?.id));
   const lines = [...picked].flatMap((n) => code.linesOf(n)).sort((a, b) => a - b);
   const make = (i) => line(ins, code, i, picked, hits);
   const body = h("div.cabw-scroll", { tabIndex: 0, role: "region", "aria-label": "Graph code" });
@@ -2495,7 +3243,7 @@ const $panels_memory_ = () => {
 /** What the backward's nodes hold until they have run, by module. */
 const { h, shape } = $dom;
 const { bytes } = $encode;
-const { heldBy } = $graph;
+const { heldBy } = $drawable;
 const { windowed } = $list;
 const { empty, fold, heading, meter, place } = $parts;
 
@@ -2642,86 +3390,6 @@ function largest(ins) {
 return { memoryPanel };
 };
 const $panels_memory = $panels_memory_();
-const $task_ = () => {
-/** Things that only a kernel can do, asked for in a panel: what to run it with, how it goes, what became of it. */
-const { h } = $dom;
-const { empty } = $parts;
-
-const PATIENCE = 8000; // after this long without a word the kernel is busy or gone
-
-const TEXTS = {
-  parity: { button: "Compare with eager", running: "Running the graph again and comparing", code: "cap.parity()" },
-  audit: { button: "Run the audit", running: "Running the graph on watched tensors", code: "cap.audit()" },
-};
-const LABELS = { device: "Device", dtype: "Dtype", backend: "Backend", hooks: "Hooks" };
-
-/** The form for a task, or what stands in its place where there is no kernel. `missing` says what has not been computed. */
-function taskForm(ins, what, missing) {
-  const { button, code } = TEXTS[what];
-  if (!ins.model.get("kernel")) return missing ? empty(missing, " With a kernel: ", h("code", null, code)) : null;
-  const task = ins.model.get("task") || {};
-  const running = task.state === "running" || asked(ins, what);
-  const chosen = (ins.ui[what] ??= {});
-  const fields = Object.entries(ins.model.get("choices")?.[what] ?? {}).map(([name, options]) =>
-    choice(name, options, chosen, running),
-  );
-  const run = () => {
-    ins.asked = { what, at: performance.now(), task: ins.model.get("task") };
-    ins.model.send({ type: "run", what, options: chosen });
-    ins.refreshPanel();
-    clearTimeout(ins.patience);
-    ins.patience = setTimeout(() => ins.refreshPanel(), PATIENCE + 50);
-  };
-  return h(
-    "div.cabw-form",
-    null,
-    missing ? h("p.cabw-missing", null, missing) : null,
-    fields,
-    h("button.cabw-button", { disabled: running, onclick: run }, running ? "Running…" : button),
-    state(ins, what, task),
-  );
-}
-
-function choice(name, options, chosen, disabled) {
-  chosen[name] ??= options[0];
-  const select = h(
-    "select",
-    { disabled, onchange: () => (chosen[name] = select.value) },
-    options.map((o) => h("option", { selected: o === chosen[name] }, o)),
-  );
-  return h("label", null, LABELS[name] ?? name, select);
-}
-
-/** Whether a task was asked for that the kernel has not yet spoken about. */
-function asked(ins, what) {
-  return ins.asked?.what === what && ins.asked.task === ins.model.get("task");
-}
-
-function state(ins, what, task) {
-  if (asked(ins, what)) {
-    const late = performance.now() - ins.asked.at > PATIENCE;
-    return h(
-      "p",
-      { role: "status" },
-      late ? "No answer yet: the kernel is busy with a cell, or gone." : "Asked the kernel…",
-    );
-  }
-  if (task.what !== what) return null;
-  if (task.state === "running")
-    return h("p", { role: "status" }, `${TEXTS[what].running}. Interrupt the kernel to stop it.`);
-  if (task.state === "failed") return h("pre.cabw-error", { role: "alert" }, task.error);
-  if (task.state === "interrupted") return h("p", { role: "status" }, "Stopped by an interrupt; nothing was changed.");
-  return task.seconds === undefined
-    ? null
-    : h(
-        "p",
-        { role: "status" },
-        `Done in ${task.seconds < 1 ? `${Math.round(task.seconds * 1000)} ms` : `${task.seconds.toFixed(1)} s`}.`,
-      );
-}
-return { taskForm };
-};
-const $task = $task_();
 const $panels_metadata_ = () => {
 /** Who read which metadata, by phase. */
 const { h, number, plural } = $dom;
@@ -2733,7 +3401,7 @@ const total = (touches) => touches.reduce((sum, t) => sum + t.count, 0);
 
 function metadataPanel(ins) {
   const { graph } = ins;
-  const picked = ins.selection ? new Set(graph.nodesOf(ins.selection)) : null;
+  const picked = ins.selection ? new Set(ins.picked()) : null;
   const of = (phase) => graph.touches.filter((t) => t.phase === phase && (!picked || picked.has(t.node)));
   const initial = of("initial_trace");
   const passes = of("graph_pass");
@@ -3106,14 +3774,355 @@ function curve(p) {
 return { pictured, fxPicture };
 };
 const $fx = $fx_();
+const $panels_details_ = () => {
+/** What is known of one autograd node, a section each: its forward line, links, hooks, tensors, metadata, code. */
+const { statement } = $code;
+const { h, number, plural, shape } = $dom;
+const { bytes } = $encode;
+const { operatorOf } = $families;
+const { fxPicture } = $fx;
+const { empty, heading, kindMark, to } = $parts;
+
+const MOST_LINES = 60;
+
+function source(ins, n) {
+  if (!n.line) return null;
+  const [short, full, text, first, around] = n.line;
+  const line = Number(short.slice(short.lastIndexOf(":") + 1));
+  const rows = around ? around.map((code, i) => [first + i, code]) : text ? [[line, text]] : [];
+  const row = ([number, code]) =>
+    h(
+      "div" + (number === line ? ".on" : ""),
+      null,
+      h("span", null, String(number)),
+      h("span", { title: code }, code || " "),
+    );
+  return h(
+    "div",
+    null,
+    heading("Forward line", h("span", { title: full }, short)),
+    rows.length ? h("div.cabw-src.mono", null, rows.map(row)) : null,
+  );
+}
+
+/** The way the gradient takes from this node to a parameter, marked in the graph. */
+function pathTo(ins, n) {
+  const { graph } = ins;
+  const cone = ins.drawn === graph ? ins.cone : graph.cone(n.key);
+  if (!cone?.down) return null;
+  const parameters = graph.list.filter((p) => p.parameter && cone.mark[p.index] === 2);
+  if (!parameters.length) return null;
+  const names = h(
+    "datalist",
+    { id: ins.prefix + "below" },
+    parameters.slice(0, 500).map((p) => h("option", { value: p.parameter })),
+  );
+  const input = h("input.cabw-input", {
+    placeholder: `Way to one of ${plural(parameters.length, "parameter")}`,
+    "aria-label": "Show the way to a parameter",
+    value: ins.way ? ins.way.name : "",
+    spellcheck: false,
+    onchange: () => {
+      const p = parameters.find((q) => q.parameter === input.value);
+      ins.showPath(p ? n.key : null, p?.key);
+    },
+  });
+  input.setAttribute("list", names.id);
+  return h("div", null, heading("Way to a parameter", ins.way ? plural(ins.way.count, "node") : ""), input, names);
+}
+
+function links(ins, n) {
+  const side = (name, ids, none) =>
+    h(
+      "div",
+      null,
+      heading(name, number(ids.length)),
+      ids.length
+        ? ids.slice(0, 50).map((id) => {
+            const other = n.graph.nodes.get(id);
+            return h(
+              "button",
+              to(ins, other.key),
+              kindMark(other, 11),
+              h("span", null, other.label),
+              h("span.muted", null, other.tag),
+            );
+          })
+        : h("p.muted", null, none),
+      ids.length > 50 ? h("p.muted", null, `${number(ids.length - 50)} more`) : null,
+    );
+  return h(
+    "div.cabw-links",
+    null,
+    n.graph === ins.graph
+      ? [
+          side("Gradient from", n.ins, "The root: nothing above."),
+          side("Gradient to", n.outs, "A leaf: the gradient ends here."),
+        ]
+      : [side("Reads", n.ins, "Only inputs of the graph."), side("Read by", n.outs, "Nothing but the output.")],
+  );
+}
+
+const table = (rows) =>
+  h(
+    "table",
+    null,
+    h(
+      "tbody",
+      null,
+      rows.map((cells) => h("tr", null, cells)),
+    ),
+  );
+
+function hooks(ins, n) {
+  const rows = ins.graph.hooksOf(n.index);
+  if (!rows.length) return null;
+  return h(
+    "div",
+    null,
+    heading("Hooks", String(rows.length)),
+    table(
+      rows.map((hook) => [
+        h("td", null, h("span.mono", null, hook.name), h("div.muted", null, hook.kind.replaceAll("_", " "))),
+        h("td.num.muted", null, hook.where && short(hook.where)),
+      ]),
+    ),
+  );
+}
+
+const short = (where) =>
+  h("span", { title: where }, where.slice(Math.max(where.lastIndexOf("/"), where.lastIndexOf("\\")) + 1));
+
+function saved(ins, n) {
+  const rows = ins.graph.savedOf(n.index);
+  if (!rows.length) return null;
+  return h(
+    "div",
+    null,
+    heading("Saved tensors", n.bytes ? bytes(n.bytes) : ""),
+    table(
+      rows.map((s) => [
+        h("td.mono", null, s.field),
+        h(
+          "td",
+          null,
+          s.packed ? "packed by a hook" : [shape(s.shape), h("span.muted", null, ` ${s.dtype}`)],
+          s.of && h("div.muted", null, s.of),
+          s.by && h("div.muted", null, "made by ", ins.link(s.by.key, `${s.by.label} #${s.by.id}`)),
+        ),
+        h("td.num", null, s.shared ? "shared" : s.packed ? "" : bytes(s.bytes)),
+      ]),
+    ),
+  );
+}
+
+function lifted(ins, n) {
+  const rows = ins.graph.liftedOf(n.index);
+  return rows.length
+    ? h(
+        "div",
+        null,
+        heading("Lifted metadata", "inputs of the graph"),
+        table(
+          rows.map((r) => [
+            h("td.mono", null, r.meaning),
+            h("td.mono.muted", null, `sizes[${r.size}]`),
+            h("td.mono.num", null, String(r.value)),
+          ]),
+        ),
+      )
+    : null;
+}
+
+function baked(ins, n) {
+  const rows = ins.graph.bakedOf(n.index);
+  return rows.length
+    ? h(
+        "div",
+        null,
+        heading("Baked metadata", "constants: changing one captures again"),
+        table(
+          rows.map((r) => [
+            h("td", null, h("span.mono", null, r.meaning), h("div.muted", null, r.attribute)),
+            h("td.mono.num.cabw-wrap", null, r.value),
+          ]),
+        ),
+      )
+    : null;
+}
+
+/** The operators that it runs: of the lowered graph, or as an audit saw them. */
+function operators(ins, n) {
+  const code = ins.levels.known("aten");
+  const own = code ? code.linesOf(n) : [];
+  const show = h("button.cabw-link", { onclick: () => ins.setLevel("aten") }, "Show in the graph");
+  if (own.length) {
+    const rows = own.slice(0, MOST_LINES).map((i) => {
+      const key = "a" + code.columns.ordinal[i];
+      const [name, target, rest] = statement(code.lines[i].slice(0, 300));
+      return h("button.cabw-one", { "data-key": key, title: code.lines[i].slice(0, 2000), onclick: () => ins.reveal(key) }, [
+        `${name} = `,
+        h("b", null, operatorOf(target)),
+        h("span.muted", null, rest),
+      ]);
+    });
+    return h("div", null, heading("Aten operators", show), h("div.cabw-src.mono", null, rows));
+  }
+  if (!code && ins.graph.data.lowered)
+    return h(
+      "div",
+      null,
+      heading("Aten operators", h("button.cabw-link", { onclick: () => ins.levels.code("aten") }, "Show them")),
+    );
+  const ran = new Map();
+  for (const t of ins.graph.touches)
+    if (t.node === n && t.phase === "execution" && t.attribute.includes("."))
+      ran.set(t.attribute, (ran.get(t.attribute) || 0) + t.count);
+  if (!ran.size) return null;
+  return h(
+    "div",
+    null,
+    heading("Operators", "as the audit saw them"),
+    h(
+      "div.cabw-tags",
+      null,
+      [...ran].map(([name, count]) => h("span.cabw-tag", null, name, count > 1 ? h("span.muted", null, `× ${count}`) : "")),
+    ),
+  );
+}
+
+function graphCode(ins, n) {
+  if (!ins.graph.columns.graph_nodes[n.index]) return null;
+  const code = ins.code();
+  const own = code ? code.linesOf(n) : [];
+  if (code && !own.length) return null;
+  const line = (i) =>
+    h("div.cabw-one", { title: code.lines[i].slice(0, 2000) }, h("span", null, code.lines[i].slice(0, 300)));
+  return h(
+    "div",
+    null,
+    heading(
+      "Graph nodes",
+      own.length ? h("button.cabw-link", { onclick: () => ins.openTab("code") }, "Show in Code") : null,
+    ),
+    code
+      ? [fxPicture(ins, code, own), h("div.cabw-src.mono", null, own.slice(0, MOST_LINES).map(line))]
+      : empty("Fetching the code…"),
+    own.length > MOST_LINES ? h("p.muted", null, `${number(own.length - MOST_LINES)} more lines in Code.`) : null,
+  );
+}
+return { source, pathTo, links, hooks, saved, lifted, baked, operators, graphCode };
+};
+const $panels_details = $panels_details_();
+const $panels_group_ = () => {
+/** The selected group: what its nodes come to, and what is in it. */
+const { h, number, plural, svg, ICON } = $dom;
+const { heldBy } = $drawable;
+const { bytes, duration, timed } = $encode;
+const { windowed } = $list;
+const { facts, finding, heading, kindMark, place, reach, title, to } = $parts;
+
+const ROW = 24;
+
+function groupParts(ins, g) {
+  const nodes = ins.drawn === ins.graph ? g.nodes : [...new Set(g.nodes.map((n) => n.base))].filter(Boolean);
+  const rows = nodes.map((n) => n.row).filter(Boolean);
+  const wrong = rows.filter((row) => !row.good);
+  const held = heldBy(nodes);
+  const spent = timed(nodes);
+  const open = ins.expanded.has(g.path);
+  const list = g.children.length ? [...g.children, ...g.own] : g.nodes;
+  const parameters = nodes.filter((n) => n.parameter).length;
+  return [
+    h("h2.clip", null, h("bdi", null, g.module || g.name), h("span.muted.cabw-light", null, "  " + g.cls)),
+    g.parts > 1
+      ? h("p.muted", null, `Part ${g.part} of ${g.parts}: the gradient leaves this module and comes back to it.`)
+      : null,
+    facts([
+      [nodes === g.nodes ? "Nodes" : "Graph nodes", number(g.nodes.length)],
+      ["Autograd nodes", nodes === g.nodes ? null : number(nodes.length)],
+      [
+        "Parameters",
+        rows.length
+          ? `${number(rows.length)}, ${wrong.length ? `${number(wrong.length)} differ` : "all agree with eager"}`
+          : number(parameters),
+      ],
+      ["Holds", held ? bytes(held) : null],
+      ["Time", duration(spent) || null],
+      ["Reach", reach(ins.cone)],
+    ]),
+    g.parent
+      ? h(
+          "div.cabw-tags",
+          null,
+          h(
+            "button.cabw-tag",
+            { onclick: () => ins.toggle(g.path) },
+            open ? "Close group" : g.stack ? `Open ${g.stack} blocks` : "Open group",
+            h("span.muted", null, "Enter"),
+          ),
+        )
+      : null,
+    found(ins, nodes),
+    heading(g.children.length ? "Inside" : "Nodes", number(list.length)),
+    windowed({
+      count: list.length,
+      height: ROW,
+      scroller: () => ins.body,
+      className: ".cabw-links",
+      make: (i) => member(ins, list[i]),
+    }),
+  ];
+}
+
+function found(ins, nodes) {
+  const origin = nodes.find((n) => n.origin);
+  const touched = nodes.filter((n) => n.initial || n.passes);
+  return [
+    origin &&
+      finding(ins, {
+        icon: "flag",
+        head: "First divergence inside",
+        text: `${title(origin)}, ${place(ins, origin)}`,
+        onclick: () => ins.reveal(origin.key),
+      }),
+    ...touched.slice(0, 5).map((n) =>
+      finding(ins, {
+        icon: "bang",
+        head: n.initial ? "Touched in the initial trace" : "Looked for in a graph pass",
+        text: `${title(n)}, ${place(ins, n)}`,
+        onclick: () => ins.reveal(n.key),
+      }),
+    ),
+  ].filter(Boolean);
+}
+
+function member(ins, c) {
+  return h(
+    "button",
+    to(ins, c.key),
+    c.nodes ? svg(ICON.right, { size: 11 }) : kindMark(c, 11),
+    h(
+      "span",
+      null,
+      c.nodes ? `${c.name}${c.part > 1 ? ` (${c.part})` : ""} ` : c.label,
+      c.nodes && h("span.muted", null, c.cls),
+    ),
+    h("span.muted", null, c.nodes ? plural(c.nodes.length, "node") : c.tag),
+  );
+}
+return { groupParts };
+};
+const $panels_group = $panels_group_();
 const $panels_overview_ = () => {
 /** What stands in the Node panel without a selection: findings before facts, each a link; or what a search found. */
 const { h, number, plural } = $dom;
-const { bytes, error } = $encode;
-const { FLAGS, heldBy } = $graph;
+const { bytes, duration, error, timed } = $encode;
+const { heldBy, NAMED } = $drawable;
 const { windowed } = $list;
 const { inPlainWords } = $reasons;
 const { ALARM, empty, facts, finding, heading, kindMark, place, title, to } = $parts;
+const { taskForm } = $task;
 
 const ROW = 26;
 const CALM = "var(--muted)";
@@ -3127,7 +4136,7 @@ const RAN = {
 function matches(ins) {
   const ids = ins.hits;
   if (!ids.length) {
-    const words = Object.keys(FLAGS).flatMap((flag) => [h("code", null, flag), ", "]);
+    const words = NAMED.flatMap((flag) => [h("code", null, flag), ", "]);
     return h(
       "div.cabw-pad",
       null,
@@ -3141,14 +4150,14 @@ function matches(ins) {
     );
   }
   const make = (i) => {
-    const n = ins.graph.nodes.get(ids[i]);
+    const n = ins.drawn.nodes.get(ids[i]);
     return h(
       "button.cabw-row.cabw-match",
       to(ins, n.key),
       kindMark(n, 11),
       h("span", null, n.label),
       h("span.muted", null, n.parameter || n.module || ""),
-      h("span.muted", null, "#" + n.id),
+      h("span.muted", null, n.base ? "#" + n.base.id : ""),
     );
   };
   return h(
@@ -3161,7 +4170,7 @@ function matches(ins) {
         "h2",
         null,
         plural(ids.length, "match", "matches"),
-        h("span.muted.cabw-light", null, `  of ${number(ins.graph.nodes.size)} nodes`),
+        h("span.muted.cabw-light", null, `  of ${number(ins.drawn.nodes.size)} nodes`),
       ),
     ),
     windowed({ count: ids.length, height: ROW, make, scroller: () => ins.body }),
@@ -3180,7 +4189,7 @@ function overview(ins) {
       data.failure ? "This backward failed" : graph.nodes.size ? "What this backward shows" : "Nothing was captured",
     ),
     data.failure ? failed(ins) : null,
-    graph.nodes.size ? [parity(ins), touched(ins), held(ins)] : null,
+    graph.nodes.size ? [parity(ins), touched(ins), held(ins), slow(ins)] : null,
     calls(ins),
     graph.nodes.size
       ? [
@@ -3298,6 +4307,27 @@ function held(ins) {
   });
 }
 
+/** Where the time goes; an offer to measure it, where the colour asks for it. */
+function slow(ins) {
+  const { graph } = ins;
+  if (!graph.times) {
+    const form = ins.colour === "time" || ins.model.get("task")?.what === "times";
+    return form ? h("div", null, heading("Time"), taskForm(ins, "times", "The nodes have not been timed.")) : null;
+  }
+  const worst = graph.list.reduce((a, b) => (b.seconds > (a?.seconds ?? -1) ? b : a), null);
+  if (!worst) return null;
+  return finding(ins, {
+    icon: "bar3",
+    colour: "var(--q3)",
+    head: `${duration(timed(graph.list))} in all nodes, the graph run op by op`,
+    text: `The slowest is ${title(worst)}, ${place(ins, worst)}: ${duration(worst.seconds)}.`,
+    onclick: () => {
+      ins.setColour("time");
+      ins.reveal(worst.key);
+    },
+  });
+}
+
 function calls(ins) {
   const { events, again, captures } = ins.session;
   if (!events.length)
@@ -3353,22 +4383,66 @@ return { matches, overview };
 };
 const $panels_overview = $panels_overview_();
 const $panels_node_ = () => {
-/** The selected node or group; without a selection what was found in the whole capture. */
-const { fxPicture } = $fx;
-const { h, mark, number, plural, shape, svg, ICON } = $dom;
-const { bytes, differs, error } = $encode;
-const { heldBy } = $graph;
-const { windowed } = $list;
-const { ALARM, empty, facts, finding, heading, inModule, kindMark, place, reach, title, to } = $parts;
+/** The selected item; without a selection what was found in the whole capture. */
+const { h, mark, plural, shape } = $dom;
+const { bytes, differs, duration, error } = $encode;
+const { ALARM, facts, heading, kindMark, reach } = $parts;
+const {
+  baked,
+  graphCode,
+  hooks,
+  lifted,
+  links,
+  operators,
+  pathTo,
+  saved,
+  source,
+} = $panels_details;
+const { groupParts } = $panels_group;
 const { matches, overview } = $panels_overview;
 
-const MOST_LINES = 60;
-const ROW = 24;
-
 function nodePanel(ins) {
-  const item = ins.graph.item(ins.selection);
+  const item = ins.drawn.item(ins.selection);
   if (!item) return ins.hits ? matches(ins) : overview(ins);
-  return h("div.cabw-pad", null, item.nodes ? groupParts(ins, item) : nodeParts(ins, item));
+  const node = item.owner ?? (ins.selection[0] === "n" ? item.base : null);
+  const parts = node ? nodeParts : item.nodes ? groupParts : opParts;
+  return h("div.cabw-pad", null, parts(ins, node ?? item));
+}
+
+const MADE = {
+  backward_call: "call of the autograd node",
+  aot_op: "operator of a compiled region",
+  aten_op: "operator",
+  validate_outputs: "check of gradients against what the forward left",
+  gradient_sum: "sum of gradients that meet",
+  unpack_hook: "hook that unpacks a saved tensor",
+};
+
+/** A graph node, and the autograd node that it belongs to. */
+function opParts(ins, op) {
+  const reads = [
+    op.initial && `${op.initial} initial trace`,
+    op.passes && `${op.passes} graph pass`,
+    op.execution && `${op.execution} execution`,
+  ];
+  return [
+    h(
+      "div.cabw-head",
+      null,
+      kindMark(op, 15),
+      h("h2.clip", { title: op.name.slice(0, 2000) }, h("bdi", null, op.operator), h("span.muted", null, "  " + op.name)),
+    ),
+    facts([
+      ["Kind", MADE[op.kind] ?? op.kind.replaceAll("_", " ")],
+      ["Autograd node", op.base ? ins.link(op.base.key, op.base.title) : "none"],
+      ["Module", op.module || null],
+      ["Reads", reads.filter(Boolean).join(", ") || null],
+      ["Reach", reach(ins.cone, ["towards the inputs", "towards the outputs"])],
+    ]),
+    h("div.cabw-src.mono", null, h("div.cabw-one.cabw-whole", null, op.text.slice(0, 4000))),
+    source(ins, op),
+    links(ins, op),
+  ];
 }
 
 function nodeParts(ins, n) {
@@ -3382,6 +4456,7 @@ function nodeParts(ins, n) {
     saved(ins, n),
     lifted(ins, n),
     baked(ins, n),
+    operators(ins, n),
     graphCode(ins, n),
   ];
 }
@@ -3466,278 +4541,13 @@ function nodeFacts(ins, n) {
     ]),
     ["Gradient in", n.parameter ? null : specs(graph.gradients("in", n.index))],
     ["Gradient out", out.length ? specs(out) : null],
-    [
-      "Error",
-      n.row && n.row.relative
-        ? `${error(n.row.rel)} relative, ${error(n.row.abs)} absolute`
-        : n.compared && n.relative
-          ? `${error(n.relative)} relative`
-          : null,
-    ],
+    ["Error", n.row?.relative ? `${error(n.row.rel)} relative, ${error(n.row.abs)} absolute` : null],
+    ["Error in, out", n.relative && !n.row ? `${error(n.into)}, ${error(n.out)} relative` : null],
     ["Reads", reads || null],
     ["Holds", n.bytes ? bytes(n.bytes) : null],
+    ["Time", duration(n.seconds) || null],
     ["Reach", reach(ins.cone)],
   ]);
-}
-
-function source(ins, n) {
-  if (!n.line) return null;
-  const [short, full, text] = n.line;
-  const line = short.slice(short.lastIndexOf(":") + 1);
-  return h(
-    "div",
-    null,
-    heading("Forward line", h("span", { title: full }, short)),
-    text
-      ? h("div.cabw-src.mono", null, h("div.on", null, h("span", null, line), h("span", { title: text }, text)))
-      : null,
-  );
-}
-
-/** The way the gradient takes from this node to a parameter, marked in the graph. */
-function pathTo(ins, n) {
-  const { graph } = ins;
-  if (!ins.cone?.down) return null;
-  const parameters = graph.list.filter((p) => p.parameter && ins.cone.mark[p.index] === 2);
-  if (!parameters.length) return null;
-  const names = h(
-    "datalist",
-    { id: ins.prefix + "below" },
-    parameters.slice(0, 500).map((p) => h("option", { value: p.parameter })),
-  );
-  const input = h("input.cabw-input", {
-    placeholder: `Way to one of ${plural(parameters.length, "parameter")}`,
-    "aria-label": "Show the way to a parameter",
-    value: ins.way ? ins.way.name : "",
-    spellcheck: false,
-    onchange: () => {
-      const p = parameters.find((q) => q.parameter === input.value);
-      ins.showPath(p ? n.key : null, p?.key);
-    },
-  });
-  input.setAttribute("list", names.id);
-  return h("div", null, heading("Way to a parameter", ins.way ? plural(ins.way.count, "node") : ""), input, names);
-}
-
-function links(ins, n) {
-  const side = (name, ids, none) =>
-    h(
-      "div",
-      null,
-      heading(name, number(ids.length)),
-      ids.length
-        ? ids.slice(0, 50).map((id) => {
-            const other = ins.graph.nodes.get(id);
-            return h(
-              "button",
-              to(ins, other.key),
-              kindMark(other, 11),
-              h("span", null, other.label),
-              h("span.muted", null, "#" + id),
-            );
-          })
-        : h("p.muted", null, none),
-      ids.length > 50 ? h("p.muted", null, `${number(ids.length - 50)} more`) : null,
-    );
-  return h(
-    "div.cabw-links",
-    null,
-    side("Gradient from", n.ins, "The root: nothing above."),
-    side("Gradient to", n.outs, "A leaf: the gradient ends here."),
-  );
-}
-
-const table = (rows) =>
-  h(
-    "table",
-    null,
-    h(
-      "tbody",
-      null,
-      rows.map((cells) => h("tr", null, cells)),
-    ),
-  );
-
-function hooks(ins, n) {
-  const rows = ins.graph.hooksOf(n.index);
-  if (!rows.length) return null;
-  return h(
-    "div",
-    null,
-    heading("Hooks", String(rows.length)),
-    table(
-      rows.map((hook) => [
-        h("td", null, h("span.mono", null, hook.name), h("div.muted", null, hook.kind.replaceAll("_", " "))),
-        h("td.num.muted", null, hook.where && short(hook.where)),
-      ]),
-    ),
-  );
-}
-
-const short = (where) =>
-  h("span", { title: where }, where.slice(Math.max(where.lastIndexOf("/"), where.lastIndexOf("\\")) + 1));
-
-function saved(ins, n) {
-  const rows = ins.graph.savedOf(n.index);
-  if (!rows.length) return null;
-  return h(
-    "div",
-    null,
-    heading("Saved tensors", n.bytes ? bytes(n.bytes) : ""),
-    table(
-      rows.map((s) => [
-        h("td.mono", null, s.field),
-        h(
-          "td",
-          null,
-          s.packed ? "packed by a hook" : [shape(s.shape), h("span.muted", null, ` ${s.dtype}`)],
-          s.of && h("div.muted", null, s.of),
-          s.by && h("div.muted", null, "made by ", ins.link(s.by.key, `${s.by.label} #${s.by.id}`)),
-        ),
-        h("td.num", null, s.shared ? "shared" : s.packed ? "" : bytes(s.bytes)),
-      ]),
-    ),
-  );
-}
-
-function lifted(ins, n) {
-  const rows = ins.graph.liftedOf(n.index);
-  return rows.length
-    ? h(
-        "div",
-        null,
-        heading("Lifted metadata", "inputs of the graph"),
-        table(
-          rows.map((r) => [
-            h("td.mono", null, r.meaning),
-            h("td.mono.muted", null, `sizes[${r.size}]`),
-            h("td.mono.num", null, String(r.value)),
-          ]),
-        ),
-      )
-    : null;
-}
-
-function baked(ins, n) {
-  const rows = ins.graph.bakedOf(n.index);
-  return rows.length
-    ? h(
-        "div",
-        null,
-        heading("Baked metadata", "constants: changing one captures again"),
-        table(
-          rows.map((r) => [
-            h("td", null, h("span.mono", null, r.meaning), h("div.muted", null, r.attribute)),
-            h("td.mono.num.cabw-wrap", null, r.value),
-          ]),
-        ),
-      )
-    : null;
-}
-
-function graphCode(ins, n) {
-  if (!ins.graph.columns.graph_nodes[n.index]) return null;
-  const code = ins.code();
-  const own = code ? code.linesOf(n) : [];
-  if (code && !own.length) return null;
-  const line = (i) =>
-    h("div.cabw-one", { title: code.lines[i].slice(0, 2000) }, h("span", null, code.lines[i].slice(0, 300)));
-  return h(
-    "div",
-    null,
-    heading(
-      "Graph nodes",
-      own.length ? h("button.cabw-link", { onclick: () => ins.openTab("code") }, "Show in Code") : null,
-    ),
-    code
-      ? [fxPicture(ins, code, own), h("div.cabw-src.mono", null, own.slice(0, MOST_LINES).map(line))]
-      : empty("Fetching the code…"),
-    own.length > MOST_LINES ? h("p.muted", null, `${number(own.length - MOST_LINES)} more lines in Code.`) : null,
-  );
-}
-
-function groupParts(ins, g) {
-  const rows = g.nodes.map((n) => n.row).filter(Boolean);
-  const wrong = rows.filter((row) => !row.good);
-  const held = heldBy(g.nodes);
-  const open = ins.expanded.has(g.path);
-  const list = g.children.length ? [...g.children, ...g.own] : g.nodes;
-  const parameters = g.nodes.filter((n) => n.parameter).length;
-  return [
-    h("h2.clip", null, h("bdi", null, g.module || g.name), h("span.muted.cabw-light", null, "  " + g.cls)),
-    g.parts > 1
-      ? h("p.muted", null, `Part ${g.part} of ${g.parts}: the gradient leaves this module and comes back to it.`)
-      : null,
-    facts([
-      ["Nodes", number(g.nodes.length)],
-      [
-        "Parameters",
-        rows.length
-          ? `${number(rows.length)}, ${wrong.length ? `${number(wrong.length)} differ` : "all agree with eager"}`
-          : number(parameters),
-      ],
-      ["Holds", held ? bytes(held) : null],
-      ["Reach", reach(ins.cone)],
-    ]),
-    g.parent
-      ? h(
-          "div.cabw-tags",
-          null,
-          h(
-            "button.cabw-tag",
-            { onclick: () => ins.toggle(g.path) },
-            open ? "Close group" : g.stack ? `Open ${g.stack} blocks` : "Open group",
-            h("span.muted", null, "Enter"),
-          ),
-        )
-      : null,
-    found(ins, g),
-    heading(g.children.length ? "Inside" : "Nodes", number(list.length)),
-    windowed({
-      count: list.length,
-      height: ROW,
-      scroller: () => ins.body,
-      className: ".cabw-links",
-      make: (i) => member(ins, list[i]),
-    }),
-  ];
-}
-
-function found(ins, g) {
-  const origin = g.nodes.find((n) => n.origin);
-  const touched = g.nodes.filter((n) => n.initial || n.passes);
-  return [
-    origin &&
-      finding(ins, {
-        icon: "flag",
-        head: "First divergence inside",
-        text: `${title(origin)}, ${place(ins, origin)}`,
-        onclick: () => ins.reveal(origin.key),
-      }),
-    ...touched.slice(0, 5).map((n) =>
-      finding(ins, {
-        icon: "bang",
-        head: n.initial ? "Touched in the initial trace" : "Looked for in a graph pass",
-        text: `${title(n)}, ${place(ins, n)}`,
-        onclick: () => ins.reveal(n.key),
-      }),
-    ),
-  ].filter(Boolean);
-}
-
-function member(ins, c) {
-  return h(
-    "button",
-    to(ins, c.key),
-    c.nodes ? svg(ICON.right, { size: 11 }) : kindMark(c, 11),
-    h(
-      "span",
-      null,
-      c.nodes ? `${c.name}${c.part > 1 ? ` (${c.part})` : ""} ` : c.label,
-      c.nodes && h("span.muted", null, c.cls),
-    ),
-    h("span.muted", null, c.nodes ? plural(c.nodes.length, "node") : "#" + c.id),
-  );
 }
 return { nodePanel };
 };
@@ -3775,7 +4585,7 @@ function chart(ins) {
     );
   canvas.addEventListener("pointermove", (e) => {
     if (!nodes.length) return;
-    ins.hover(ins.graph.shown(nodes[index(e)], ins.expanded));
+    ins.point(nodes[index(e)].key);
     draw(index(e));
   });
   canvas.addEventListener("pointerleave", () => {
@@ -3816,7 +4626,7 @@ function paint(ins, canvas, nodes, at) {
     c.fillStyle = t.muted;
     c.fillText(label, LEFT - 4, y(value));
   }
-  const picked = new Set(ins.graph.nodesOf(ins.selection));
+  const picked = new Set(ins.picked());
   nodes.forEach((n, i) => {
     const loud = n.origin || picked.has(n);
     const top = y(n.relative);
@@ -3970,7 +4780,7 @@ function columns(ins, ui) {
 
 function table(ins, rows) {
   if (!rows.length) return h("div.cabw-pad", null, empty("None."));
-  const picked = new Set(ins.graph.nodesOf(ins.selection));
+  const picked = new Set(ins.picked());
   const current = rows.findIndex((row) => picked.has(row.ref));
   const list = windowed({
     count: rows.length,
@@ -4029,6 +4839,7 @@ return { parityPanel };
 const $panels_parity = $panels_parity_();
 const $panels_ = () => {
 /** The six panels. Each is a function of the inspector that returns DOM; each row leads back to the graph. */
+const { h, number } = $dom;
 const { codePanel } = $panels_code;
 const { memoryPanel } = $panels_memory;
 const { metadataPanel } = $panels_metadata;
@@ -4044,15 +4855,277 @@ const TABS = {
   misses: ["Misses", missesPanel],
   code: ["Code", codePanel],
 };
-return { TABS };
+
+/** Builds the panel that is open, and the tabs above it. */
+function showPanel(ins) {
+  const same = ins.shownTab === ins.tab && (ins.tab !== "node" || ins.shownFor === ins.selection);
+  const top = same ? ins.body.scrollTop : 0;
+  const counts = {
+    metadata: [ins.graph.touched.length, "alarm"],
+    parity: [ins.graph.wrong.length, "alarm"],
+    misses: [ins.session.again.length, ""],
+  };
+  const tab = ([key, [label]]) =>
+    h(
+      "button",
+      {
+        role: "tab",
+        "aria-selected": String(key === ins.tab),
+        tabIndex: key === ins.tab ? 0 : -1,
+        onclick: () => ins.openTab(key),
+      },
+      label,
+      counts[key]?.[0]
+        ? h("span.cabw-count" + (counts[key][1] ? "." + counts[key][1] : ""), null, number(counts[key][0]))
+        : null,
+    );
+  ins.tabBar.replaceChildren(...Object.entries(TABS).map(tab));
+  ins.body.replaceChildren(TABS[ins.tab][1](ins));
+  ins.body.scrollTop = top;
+  ins.shownTab = ins.tab;
+  ins.shownFor = ins.selection;
+}
+return { TABS, showPanel };
 };
 const $panels = $panels_();
+const $reach_ = () => {
+/** What passes search, filter and selection, for each item; worked out once for a change and not for each frame. */
+const { ENCODINGS } = $encode;
+
+/**
+ * How many nodes of each item pass filter and search (kept), how many of these lie on the ways of the selection too
+ * (reached), how many were found (hits). All null where nothing is searched, filtered or selected.
+ */
+function reachOf({ graph, filter, cone, way, hits: ids, colour }) {
+  const out = { graph, cone, way, kept: null, reached: null, hits: null };
+  if (!ids && !filter.size && !cone) return out;
+  const n = graph.items.length;
+  const encoding = ENCODINGS[colour];
+  const on = way?.on || cone?.mark;
+  const found = ids && new Uint8Array(graph.list.length);
+  const kept = (out.kept = new Uint32Array(n));
+  const reached = (out.reached = new Uint32Array(n));
+  const hits = (out.hits = found && new Uint32Array(n));
+  if (found) for (const id of ids) found[graph.nodes.get(id).index] = 1;
+  for (const node of graph.list) {
+    const i = node.index;
+    if ((filter.size && !filter.has(encoding.of(node))) || (found && !found[i])) continue;
+    kept[i] = 1;
+    if (!on || on[i]) reached[i] = 1;
+    if (found) hits[i] = 1;
+  }
+  for (const counts of [kept, reached, hits]) if (counts) sum(graph, counts);
+  return out;
+}
+
+/** Adds the counts of nodes up into their groups, the innermost first. */
+function sum(graph, counts) {
+  for (const g of graph.inner) for (const item of g.own) counts[g.index] += counts[item.index];
+  for (const g of graph.inner) if (g.parent) counts[g.parent.index] += counts[g.index];
+}
+return { reachOf };
+};
+const $reach = $reach_();
+const $picture_ = () => {
+/** What the canvas shows: the layout that was asked for last, and what of it is marked. Functions of the inspector. */
+const { fold } = $expanded;
+const { number } = $dom;
+const { reachOf } = $reach;
+
+const PATIENCE = 150; // a layout that takes longer says so
+
+/** Lays out what is open. `anchor` stays where it is on screen; `then` runs once the picture is there, now or soon. */
+function rebuild(ins, anchor, { then, quiet } = {}) {
+  if (ins.switching) return; // another graph is on its way
+  if ((anchor || quiet) && ins.drawn === ins.graph) ins.level = ins.expanded.size ? "" : "module";
+  ins.tell("expanded", fold(ins.expanded, ins.drawn));
+  ins.segments();
+  ins.afterwards = [...(ins.layout.waiting ? ins.afterwards : []), then].filter(Boolean);
+  layOut(ins, ins.layout, ins.drawn.openFlags(ins.expanded), (scene) => put(ins, scene, anchor));
+}
+
+/** Lays out another graph, all of it open, and goes over to it when its picture is there. */
+function adopt(ins, entry, level) {
+  ins.switching = level;
+  ins.layout.cancel();
+  const expanded = level === "module" ? new Set() : entry.graph.all();
+  ins.layout = entry.layout;
+  ins.afterwards = [
+    () => (ins.selection && level !== "module" ? ins.camera.show(ins.selection) : ins.camera.fit(false)),
+  ];
+  layOut(ins, entry.layout, entry.graph.openFlags(expanded), (scene) => {
+    ins.switching = null;
+    ins.expanded = expanded;
+    ins.scene = null; // what is marked in the old one means nothing in the new one
+    ins.takeOver(entry, level);
+    ins.tell("expanded", fold(expanded, entry.graph));
+    put(ins, scene, null);
+  });
+}
+
+function layOut(ins, layout, flags, done) {
+  const asked = performance.now();
+  ins.busyTimer ??= setTimeout(() => (ins.busy.hidden = false), PATIENCE);
+  ins.busyText.textContent = "Laying out…";
+  const told = (share) => (ins.busyText.textContent = `Laying out… ${number(Math.round(share * 100))}%`);
+  const arrived = (scene) => {
+    rest(ins);
+    done(scene);
+    ins.times.scene = performance.now();
+    ins.times.rebuild = ins.times.scene - asked;
+  };
+  layout.scene(flags, ins.wrapped ? ins.camera.aspect() : 0, arrived, told);
+}
+
+function rest(ins) {
+  clearTimeout(ins.busyTimer);
+  ins.busyTimer = null;
+  ins.busy.hidden = true;
+}
+
+/** A new scene into the canvas: moved so that `anchor` stays where it is. */
+function put(ins, scene, anchor) {
+  const before = anchor && ins.scene?.box(anchor);
+  const after = before && scene.box(anchor);
+  const shift = after ? [after.x + after.w / 2 - before.x - before.w / 2, after.y - before.y] : [0, 0];
+  ins.renderer.view.x += shift[0];
+  ins.renderer.view.y += shift[1];
+  ins.scene = scene;
+  ins.drawnOpen = new Set(ins.expanded);
+  ins.camera.moving = null;
+  ins.renderer.setScene(scene, shift);
+  ins.emphasise(ins.reach);
+  ins.firstFit();
+  if (!anchor && ins.fitted && !ins.camera.sees()) ins.camera.fit(false); // a smaller picture may lie elsewhere
+  ins.aria.later();
+  const run = ins.afterwards;
+  ins.afterwards = [];
+  run.forEach((f) => f());
+}
+
+/** Gives up the layout that is under way: the picture stays as it is, and so does what is open. */
+function cancel(ins) {
+  if (!ins.layout.waiting) return;
+  ins.layout.cancel();
+  rest(ins);
+  ins.afterwards = [];
+  const back = ins.switching;
+  ins.switching = null;
+  const entry = ins.levels.of(ins.drawn);
+  ins.layout = entry.layout;
+  if (back) ins.tell("level", ins.level);
+  if (ins.scene) {
+    ins.expanded = new Set(ins.drawnOpen);
+    ins.tell("expanded", fold(ins.expanded, ins.drawn));
+  } else if (ins.drawn.grouped) {
+    ins.expanded.clear(); // nothing was drawn yet: what is quick to lay out
+    ins.rebuild(null, { quiet: true, then: () => ins.camera.fit(false) });
+  }
+  ins.segments();
+}
+
+function hover(ins, key, cell) {
+  const { state } = ins.renderer;
+  if (state.hover === key && state.hoverCell === cell) return;
+  state.hover = key;
+  state.hoverCell = cell;
+  const box = key && ins.scene?.box(key);
+  const lit = box && box.kind !== "open";
+  state.near = lit ? new Uint8Array(ins.drawn.list.length) : null;
+  if (lit) for (const n of ins.drawn.nodesOf(key)) state.near[n.index] = 1;
+  state.nearKeys = lit ? [...ins.scene.next(key, "up"), ...ins.scene.next(key, "down")] : [];
+  ins.renderer.request();
+}
+
+/** What is dimmed and what is marked, worked out once per change and not per frame. `known`: what an earlier call returned, where only the picture is new. */
+function emphasise(ins, known) {
+  if (!ins.scene || !ins.colour) return;
+  const { state } = ins.renderer;
+  const { drawn } = ins;
+  const before = state.dim || state.mark || state.path || state.hits;
+  const same = known && known.cone === ins.cone && known.way === ins.way && known.graph === drawn;
+  const reach = (ins.reach = same
+    ? known
+    : reachOf({ graph: drawn, filter: ins.filter, cone: ins.cone, way: ins.way, hits: ins.hits, colour: ins.colour }));
+  const selected = drawn.item(ins.selection);
+  state.selection = !selected
+    ? null
+    : ins.scene.box(selected.key)
+      ? selected.key
+      : drawn.shown(drawn.nodesOf(ins.selection)[0], ins.expanded);
+  state.mark = ins.cone?.mark || null;
+  state.path = ins.way?.on || null;
+  state.hits = reach.hits;
+  state.dim = null;
+  if (reach.kept) {
+    const { item, kind } = ins.scene;
+    state.dim = new Uint8Array(drawn.items.length);
+    for (let b = 0; b < item.length; b++)
+      if (!(kind[b] === 3 ? reach.kept : reach.reached)[item[b]]) state.dim[item[b]] = 1;
+  }
+  if (before || state.dim) {
+    ins.renderer.tiles.stale();
+    ins.renderer.picture = null;
+  }
+  ins.renderer.request();
+}
+return { rebuild, adopt, cancel, hover, emphasise };
+};
+const $picture = $picture_();
+const $segment_ = () => {
+/** A row of buttons of which one is on: arrow keys go from one to the next. */
+const { h } = $dom;
+
+function segment(label, options, value, changed) {
+  const el = h("div.cabw-seg", { role: "radiogroup", "aria-label": label });
+  const mark = (v) => {
+    for (const b of el.children) {
+      b.setAttribute("aria-checked", String(b.dataset.value === v));
+      b.tabIndex = b.dataset.value === v ? 0 : -1;
+    }
+    if (![...el.children].some((b) => !b.tabIndex)) el.firstChild.tabIndex = 0;
+  };
+  for (const [v, text] of options) {
+    const b = h(
+      "button",
+      {
+        role: "radio",
+        onclick: () => {
+          mark(v);
+          changed(v);
+        },
+      },
+      text,
+    );
+    b.dataset.value = v;
+    el.append(b);
+  }
+  el.addEventListener("keydown", (e) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
+    if (!by) return;
+    const all = [...el.children],
+      to = all[(all.indexOf(document.activeElement) + by + all.length) % all.length];
+    e.preventDefault();
+    to.focus();
+    to.click();
+  });
+  mark(value);
+  el.mark = mark;
+  return el;
+}
+return { segment };
+};
+const $segment = $segment_();
 const $frame_ = () => {
 /** The DOM around canvas and panels: toolbar, legend, status, and the controls they are made of. */
 const { h, ICON, mark, number, plural, svg } = $dom;
 const { composition, ENCODINGS } = $encode;
-const { place, title } = $parts;
+const { LEVELS } = $levels;
+const { showNote } = $note;
 const { TABS } = $panels;
+const { place, title } = $parts;
+const { cancel } = $picture;
+const { segment } = $segment;
 
 function frame(ins) {
   const button = (icon, label, onclick) =>
@@ -4086,12 +5159,9 @@ function frame(ins) {
     ins.input.focus();
   });
   for (const b of [...ins.steps, ins.clearButton]) b.hidden = true;
-  ins.levels = segment(
+  ins.levelBar = segment(
     "Level",
-    [
-      ["module", "Module"],
-      ["autograd", "Autograd"],
-    ],
+    LEVELS.filter(([level]) => level !== "module" || ins.graph.grouped),
     "module",
     (v) => ins.setLevel(v),
   );
@@ -4099,7 +5169,7 @@ function frame(ins) {
     "div.cabw-bar",
     null,
     h("div.cabw-title", null, h("b", { title: ins.graph.model }, ins.graph.model), captures(ins)),
-    ins.graph.grouped ? ins.levels : null,
+    ins.graph.nodes.size ? ins.levelBar : null,
     h(
       "div.cabw-search",
       { role: "search" },
@@ -4133,8 +5203,26 @@ function frame(ins) {
     button("plus", "Zoom in", () => ins.camera.zoom(1.25, undefined, undefined, true)),
     button("fit", "Fit (f), again for the whole graph", () => ins.camera.fit()),
   );
-  ins.busy = h("div.cabw-busy", { hidden: true, role: "status" }, "Laying out…");
-  ins.view = h("div.cabw-view", null, ins.canvas, ins.tree, ins.mapCanvas, ins.crumbs, zoom, ins.tooltip.el, ins.busy);
+  ins.busyText = h("span", { role: "status" }, "Laying out…");
+  ins.busy = h(
+    "div.cabw-busy",
+    { hidden: true },
+    ins.busyText,
+    h("button.cabw-link", { onclick: () => cancel(ins) }, "Cancel"),
+  );
+  ins.note = h("div.cabw-note", { hidden: true });
+  ins.view = h(
+    "div.cabw-view",
+    null,
+    ins.canvas,
+    ins.tree,
+    ins.mapCanvas,
+    ins.crumbs,
+    zoom,
+    ins.tooltip.el,
+    ins.busy,
+    ins.note,
+  );
 
   ins.tabBar = h("div.cabw-tabs", {
     role: "tablist",
@@ -4148,8 +5236,7 @@ function frame(ins) {
     },
   });
   const point = (e) => {
-    const key = e.target.closest?.("[data-key]")?.dataset.key;
-    ins.hover(key ? ins.graph.shown(ins.graph.nodesOf(key)[0], ins.expanded) : null);
+    ins.point(e.target.closest?.("[data-key]")?.dataset.key);
   };
   ins.body = h("div.cabw-body", {
     role: "tabpanel",
@@ -4173,11 +5260,10 @@ function frame(ins) {
       ["Zoom with the wheel", "Ctrl"],
     ].map(([a, b]) => h("div", null, a, h("kbd", null, b))),
   );
-  const none = ins.graph.nodes.size ? null : h("div.cabw-note", null, nothing(ins));
-  if (none) ins.view.append(none);
   ins.statusLine = h("div.cabw-status", { role: "status" });
   ins.el.append(h("div.cabw-frame", null, bar, strip, ins.view, panel, ins.statusLine), ins.keys);
   status(ins);
+  showNote(ins);
 }
 
 /** Which capture is shown, and a way to the others. */
@@ -4200,33 +5286,6 @@ function captures(ins) {
   return select;
 }
 
-function nothing(ins) {
-  const { events, captures: all } = ins.session;
-  if (ins.graph.data.failure)
-    return [
-      h("b", null, "This backward failed before its first node"),
-      h("span", null, ins.graph.data.failure.slice(0, 300)),
-    ];
-  if (all.length)
-    return [
-      h("b", null, "This capture has no nodes"),
-      h("span", null, "The backward failed before the first node, or the loss needs no gradient."),
-    ];
-  if (!events.length)
-    return [
-      h("b", null, "No backward was captured"),
-      h("span", null, "No backward call was made in the session's block."),
-    ];
-  return [
-    h("b", null, "No backward was captured"),
-    h(
-      "span",
-      null,
-      `${plural(events.length, "backward call")}, the last ${events.at(-1).outcome}. The Misses panel says why.`,
-    ),
-  ];
-}
-
 /** The line at the bottom: counts, and what was found, each a way to it. */
 function status(ins) {
   const g = ins.graph;
@@ -4238,8 +5297,8 @@ function status(ins) {
   };
   const watched = g.watched.has("initial_trace");
   ins.statusLine.replaceChildren(
-    h("span", null, `${plural(g.nodes.size, "node")}`),
-    h("span", null, `${plural(g.edgeCount, "edge")}`),
+    h("span", null, plural(ins.drawn.nodes.size, g === ins.drawn ? "node" : "graph node")),
+    h("span", null, plural(ins.drawn.edgeCount, "edge")),
     h(
       "button",
       { onclick: toTouches },
@@ -4288,49 +5347,11 @@ function splitter(ins) {
   return bar;
 }
 
-function segment(label, options, value, changed) {
-  const el = h("div.cabw-seg", { role: "radiogroup", "aria-label": label });
-  const mark = (v) => {
-    for (const b of el.children) {
-      b.setAttribute("aria-checked", String(b.dataset.value === v));
-      b.tabIndex = b.dataset.value === v ? 0 : -1;
-    }
-    if (![...el.children].some((b) => !b.tabIndex)) el.firstChild.tabIndex = 0;
-  };
-  for (const [v, text] of options) {
-    const b = h(
-      "button",
-      {
-        role: "radio",
-        onclick: () => {
-          mark(v);
-          changed(v);
-        },
-      },
-      text,
-    );
-    b.dataset.value = v;
-    el.append(b);
-  }
-  el.addEventListener("keydown", (e) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
-    if (!by) return;
-    const all = [...el.children],
-      to = all[(all.indexOf(document.activeElement) + by + all.length) % all.length];
-    e.preventDefault();
-    to.focus();
-    to.click();
-  });
-  mark(value);
-  el.mark = mark;
-  return el;
-}
-
 /** One entry a class, with its count; each is a filter. Returns what to put into the legend. */
 function legend(ins) {
   const encoding = ENCODINGS[ins.colour],
-    counts = composition(encoding, ins.graph.nodes.values());
-  const rare = new Set(["custom", "compiled", "first"]); // not worth a place where there are none
+    counts = composition(encoding, ins.drawn.list);
+  const rare = new Set(["custom", "compiled", "check", "hook", "first"]); // not worth a place where there are none
   const classes = encoding.classes.filter(([key]) => counts.get(key) || !rare.has(key));
   ins.legend.replaceChildren(
     ...classes.map(([key, label, token, shape]) =>
@@ -4353,42 +5374,9 @@ function legend(ins) {
     ),
   );
 }
-return { frame, status, segment, legend };
+return { frame, status, legend };
 };
 const $frame = $frame_();
-const $expanded_ = () => {
-/**
- * The trait `expanded`: the paths of open groups; where most are open "*" and, with a "!", the highest closed ones. With
- * thousands of groups the paths would otherwise cross the wire at each click.
- */
-const FEW = 100;
-
-function fold(expanded, graph) {
-  if (expanded.size < FEW || expanded.size * 2 < graph.groups.size) return [...expanded];
-  const closed = [];
-  for (const g of graph.groups.values()) {
-    if (!g.parent || expanded.has(g.path)) continue;
-    if (!g.parent.parent || expanded.has(g.parent.path)) closed.push("!" + g.path);
-  }
-  return ["*", ...closed];
-}
-
-function unfold(list, graph) {
-  if (list[0] !== "*") return new Set(list);
-  const closed = new Set(list.slice(1).map((path) => path.slice(1)));
-  const open = new Set();
-  const todo = [...graph.root.children];
-  while (todo.length) {
-    const g = todo.pop();
-    if (closed.has(g.path)) continue;
-    open.add(g.path);
-    todo.push(...g.children);
-  }
-  return open;
-}
-return { fold, unfold };
-};
-const $expanded = $expanded_();
 const $input_ = () => {
 /** Pointer, wheel and keys: everything a person does to the canvas. Functions of the inspector; they hold no state of their own but a drag. */
 function pointer(ins) {
@@ -4454,7 +5442,7 @@ function pointer(ins) {
   });
   el.addEventListener("dblclick", (e) => {
     const hit = ins.renderer.hit(...at(e)),
-      item = hit && ins.graph.item(hit.key);
+      item = hit && ins.drawn.item(hit.key);
     if (performance.now() - ins.opened < 500) return; // the first click has already opened something
     if (item?.nodes) ins.toggle(item.path);
   });
@@ -4488,7 +5476,7 @@ function click(ins, p) {
   ins.tree.focus({ preventScroll: true });
   const hit = ins.renderer.hit(...p);
   if (!hit || (hit.frame && !hit.header)) return ins.select("");
-  const item = ins.graph.item(hit.key),
+  const item = ins.drawn.item(hit.key),
     [x, y] = ins.renderer.toWorld(...p),
     box = ins.scene.box(hit.key);
   if (hit.cell) {
@@ -4539,7 +5527,7 @@ function keys(ins) {
   });
   ins.tree.addEventListener("keydown", (e) => {
     if (e.ctrlKey || e.metaKey || e.altKey) return;
-    const item = ins.graph.item(ins.renderer.state.selection),
+    const item = ins.drawn.item(ins.renderer.state.selection),
       act = {
         ArrowDown: () => walk(ins, "down"),
         ArrowUp: () => walk(ins, "up"),
@@ -4598,44 +5586,6 @@ const cost = (a, b) =>
 return { pointer, keys };
 };
 const $input = $input_();
-const $reach_ = () => {
-/** What passes search, filter and selection, for each item; worked out once for a change and not for each frame. */
-const { ENCODINGS } = $encode;
-
-/**
- * How many nodes of each item pass filter and search (kept), how many of these lie on the ways of the selection too
- * (reached), how many were found (hits). All null where nothing is searched, filtered or selected.
- */
-function reachOf({ graph, filter, cone, way, hits: ids, colour }) {
-  const out = { cone, way, kept: null, reached: null, hits: null };
-  if (!ids && !filter.size && !cone) return out;
-  const n = graph.items.length;
-  const encoding = ENCODINGS[colour];
-  const on = way?.on || cone?.mark;
-  const found = ids && new Uint8Array(graph.list.length);
-  const kept = (out.kept = new Uint32Array(n));
-  const reached = (out.reached = new Uint32Array(n));
-  const hits = (out.hits = found && new Uint32Array(n));
-  if (found) for (const id of ids) found[graph.nodes.get(id).index] = 1;
-  for (const node of graph.list) {
-    const i = node.index;
-    if ((filter.size && !filter.has(encoding.of(node))) || (found && !found[i])) continue;
-    kept[i] = 1;
-    if (!on || on[i]) reached[i] = 1;
-    if (found) hits[i] = 1;
-  }
-  for (const counts of [kept, reached, hits]) if (counts) sum(graph, counts);
-  return out;
-}
-
-/** Adds the counts of nodes up into their groups, the innermost first. */
-function sum(graph, counts) {
-  for (const g of graph.inner) for (const item of g.own) counts[g.index] += counts[item.index];
-  for (const g of graph.inner) if (g.parent) counts[g.parent.index] += counts[g.index];
-}
-return { reachOf };
-};
-const $reach = $reach_();
 const $lod_ = () => {
 /** Zoom at which things appear: below `marks` only colour, below `labels` no text in boxes, below `headers` titles leave the frame. */
 const LOD = { labels: 0.6, marks: 0.3, headers: 0.6, round: 0.16 };
@@ -4999,7 +5949,7 @@ class Renderer {
           fill: mix(rgb[token], rgb.box, encoding === ENCODINGS.kind ? theme.tint : theme.tint * 1.5),
           border: mix(rgb[token], rgb.box, 0.5),
           loud: ["first", "initial"].includes(key),
-          quiet: ["view", "none"].includes(key),
+          quiet: ["view", "check", "none"].includes(key),
         },
       ]),
     );
@@ -5136,7 +6086,7 @@ class Renderer {
   }
 
   #unreached(item) {
-    return this.graph.data.failed_at !== null && (item.nodes || [item]).every((n) => n.unreached);
+    return this.graph.letter === "n" && this.graph.data.failed_at !== null && (item.nodes || [item]).every((n) => n.unreached);
   }
 
   #fade(b) {
@@ -5261,7 +6211,7 @@ class Renderer {
     );
     if (far) return;
     const g = this.grow,
-      id = g > 1.12 ? "" : this.figureOf(n) || "#" + n.id,
+      id = g > 1.12 ? "" : this.figureOf(n) || n.tag,
       room = w - 30 - 6.2 * id.length - (n.parameter ? 8 : 4);
     ctx.textBaseline = "middle";
     ctx.fillStyle = loud ? theme["on-strong"] : colour.quiet && n.family === "view" ? theme.muted : theme.text;
@@ -5582,7 +6532,7 @@ const $tooltip_ = () => {
 /** A few words about what is under the pointer, after a short rest. */
 const { h, plural, shape } = $dom;
 const { bytes } = $encode;
-const { heldBy } = $graph;
+const { heldBy } = $drawable;
 const { place } = $parts;
 
 const REST = 320;
@@ -5604,11 +6554,17 @@ class Tooltip {
   }
 
   #put(key, p) {
-    const { graph, renderer } = this.ins;
-    const item = graph.item(key);
+    const { drawn, graph, renderer } = this.ins;
+    const item = drawn.item(key);
     if (!item) return;
-    const name = item.nodes ? item.path : `${item.name} #${item.id}`;
-    const lines = item.nodes ? this.#ofGroup(item) : this.#ofNode(item);
+    const name = item.owner ? item.owner.title : item.nodes ? item.path : item.title;
+    const lines = item.owner
+      ? [plural(item.nodes.length, "graph node"), ...this.#ofNode(item.owner)]
+      : item.nodes
+        ? this.#ofGroup(item)
+        : drawn === graph
+          ? this.#ofNode(item)
+          : this.#ofOp(item);
     this.el.replaceChildren(
       h("b", null, name.slice(0, 120)),
       ...lines.filter(Boolean).map((t) => h("div", null, t.slice(0, 200))),
@@ -5626,6 +6582,11 @@ class Tooltip {
       held ? `holds ${bytes(held)}` : null,
       this.ins.told(g),
     ];
+  }
+
+  #ofOp(op) {
+    const text = op.text.slice(0, 400);
+    return [text.slice(text.indexOf(" = ") + 3), op.base?.title, place(this.ins, op), op.line?.[2], this.ins.told(op)];
   }
 
   #ofNode(n) {
@@ -5652,24 +6613,29 @@ const $main_ = () => {
 /**
  * The inspector: its state and what follows from a change of it. `render({ model, el })` is anywidget's signature; the traits
  * selection, expanded, level, color_by and query are two-way. In a saved file `shim.js` stands in for the kernel.
+ * `graph` holds the autograd nodes, whatever level is shown; `drawn` is the graph on the canvas.
  */
 const { AriaTree } = $aria;
 const { Camera } = $camera;
-const { LayoutClient } = $client;
-const { Code } = $code;
 const { sent } = $columns;
-const { h, number } = $dom;
+const { h } = $dom;
 const { differs, ENCODINGS, error } = $encode;
-const { frame, legend, segment, status } = $frame;
-const { Graph } = $graph;
 const { fold, unfold } = $expanded;
+const { find, step } = $find;
+const { frame, legend, status } = $frame;
+const { Graph } = $graph;
 const { keys, pointer } = $input;
-const { TABS } = $panels;
-const { reachOf } = $reach;
+const { levelFor, Levels, translated } = $levels;
+const { showPanel } = $panels;
+const { adopt, cancel, emphasise, hover, rebuild } = $picture;
 const { Renderer } = $render;
+const { showNote } = $note;
 const { SessionFacts } = $session;
 const { followTheme } = $theme;
 const { Tooltip } = $tooltip;
+
+/** The parts that are findings, each with the method of the graph that takes it over. */
+const FINDINGS = { touches: "setTouches", parity: "setParity", times: "setTimes" };
 
 class Inspector {
   ui = {};
@@ -5678,18 +6644,20 @@ class Inspector {
   hits = null;
   wrapped = false;
   opened = -1e9;
+  afterwards = [];
   times = { began: performance.now() };
 
   constructor(model, el) {
     this.model = model;
-    this.graph = new Graph(model.get("data"));
-    this.graph.setTouches(model.get("touches"));
-    this.graph.setParity(model.get("parity"));
+    this.graph = this.drawn = new Graph(model.get("data"));
+    for (const part of Object.keys(FINDINGS)) this.#take(part);
     this.session = new SessionFacts(model.get("session"));
     this.times.read = performance.now();
-    this.layout = new LayoutClient(this.graph, model.get("data"));
-    this.level = model.get("level");
-    this.expanded = this.level === "autograd" ? this.#all() : unfold(model.get("expanded"), this.graph);
+    this.levels = new Levels(model, this.graph);
+    this.layout = this.levels.base.layout;
+    const wanted = model.get("level");
+    this.level = wanted === "autograd" || !this.graph.grouped ? "autograd" : wanted === "" ? "" : "module";
+    this.expanded = wanted === "autograd" ? this.graph.all() : unfold(model.get("expanded"), this.graph);
     this.selection = model.get("selection");
     this.el = h("div.cabw-inspector", { role: "region", "aria-label": "cabw_viz inspector" });
     this.aria = new AriaTree(this);
@@ -5702,51 +6670,63 @@ class Inspector {
     this.renderer.onDraw = () => this.camera.drawn();
     pointer(this);
     keys(this);
+    this.#follow();
+    this.renderer.resize();
+    this.colour = ENCODINGS[model.get("color_by")] ? model.get("color_by") : "kind";
+    this.paint();
+    legend(this);
+    this.#begin(levelFor(this.selection, wanted));
+  }
+
+  /** What the canvas and the panels follow: theme, size, traits. */
+  #follow() {
     this.stop = [
       followTheme(this.el, (theme) => {
         this.theme = theme;
-        this.#paint();
+        this.paint();
         this.refreshPanel();
       }),
     ];
     const observer = new ResizeObserver(() => {
       this.renderer.resize();
-      this.#firstFit();
+      this.firstFit();
     });
     observer.observe(this.tree);
     this.stop.push(
       () => observer.disconnect(),
-      () => this.layout.stop(),
+      () => this.levels.stop(),
       () => this.aria.stop(),
       () => this.tooltip.stop(),
     );
     this.#listen();
-    this.renderer.resize();
-    this.colour = ENCODINGS[model.get("color_by")] ? model.get("color_by") : "kind";
-    this.#paint();
-    legend(this);
-    const query = model.get("query");
+  }
+
+  /** The first picture: that of the level that is wanted, or what stands in for it until its data is there. */
+  #begin(wanted) {
+    const query = this.model.get("query");
     if (query) {
       this.input.value = query;
       this.find(query);
     }
+    if (wanted === "fx" || wanted === "aten") {
+      this.setLevel(wanted);
+      if (this.switching || this.scene) return;
+    }
+    const { selection } = this;
     this.rebuild(null, {
       then: () => {
-        if (this.selection) {
+        if (this.graph.item(selection)) {
           this.camera.fit(false);
           this.fitted = true;
-          this.reveal(this.selection);
-        } else this.select("");
+          this.reveal(selection);
+        } else if (selection && !this.pending) this.select("");
       },
     });
     this.refreshPanel();
-    this.#segments();
+    this.segments();
   }
 
-  #all() {
-    return new Set([...this.graph.groups.keys()].filter(Boolean));
-  }
-  #firstFit() {
+  firstFit() {
     if (!this.fitted && this.renderer.w && this.scene) {
       this.fitted = true;
       this.camera.fit(false);
@@ -5758,15 +6738,15 @@ class Inspector {
   #listen() {
     const { model } = this;
     const on = {
-      code: () => this.refreshPanel(),
-      task: () => this.refreshPanel(),
-      touches: () => this.#found(() => this.graph.setTouches(model.get("touches"))),
-      parity: () => this.#found(() => this.graph.setParity(model.get("parity"))),
+      code: () => this.#arrived("code"),
+      aten: () => this.#arrived("aten"),
+      task: () => this.#tasked(),
       session: () => {
         this.session = new SessionFacts(model.get("session"));
         this.refreshPanel();
       },
     };
+    for (const part of Object.keys(FINDINGS)) on[part] = () => this.#found(part);
     for (const name of ["selection", "expanded", "color_by", "query", "level"]) on[name] = () => this.#fromModel(name);
     for (const [name, f] of Object.entries(on)) {
       model.on("change:" + name, f);
@@ -5774,24 +6754,43 @@ class Inspector {
     }
   }
 
+  #take(part) {
+    this.graph[FINDINGS[part]](this.model.get(part));
+  }
+
   /** Something was computed after the graph was drawn: take it over, and show it wherever it shows. */
-  #found(take) {
-    take();
+  #found(part) {
+    this.#take(part);
+    this.levels.renewed();
     this.scene?.mark();
     this.ui.parityList = null;
-    this.#paint();
+    this.paint();
     legend(this);
     status(this);
     this.emphasise();
     this.refreshPanel();
   }
 
-  /** Asks for another capture of the session; its parts come as traits. */
-  openCapture(index) {
-    this.#tell("capture", index);
+  /** The code of a graph has come, or gone: a level may have waited for it. */
+  #arrived(part) {
+    if (!sent(this.model.get(part))) return; // another capture is on its way
+    const level = this.levels.renew(part);
+    if (this.pending === level || (this.level === level && !this.switching && this.drawn !== this.graph))
+      this.setLevel(level);
+    this.refreshPanel();
   }
 
-  #tell(name, value) {
+  #tasked() {
+    this.refreshPanel();
+    this.showNote();
+  }
+
+  /** Asks for another capture of the session; its parts come as traits. */
+  openCapture(index) {
+    this.tell("capture", index);
+  }
+
+  tell(name, value) {
     this.model.set(name, value);
     this.model.save_changes();
   }
@@ -5805,17 +6804,17 @@ class Inspector {
       this.find(value);
     }
     if (name === "level" && value !== this.level) this.setLevel(value);
-    if (name === "expanded" && String(value) !== String(fold(this.expanded, this.graph))) {
-      this.expanded = unfold(value, this.graph);
+    if (name === "expanded" && !this.switching && String(value) !== String(fold(this.expanded, this.drawn))) {
+      this.expanded = unfold(value, this.drawn);
       this.rebuild(null, { quiet: true, then: () => this.camera.show(this.selection) });
     }
   }
 
   #choose(key) {
     this.selection = key || "";
-    this.cone = this.selection ? this.graph.cone(this.selection) : null;
+    this.cone = this.drawn.item(this.selection) ? this.drawn.cone(this.selection) : null;
     this.way = null;
-    this.#tell("selection", this.selection);
+    this.tell("selection", this.selection);
   }
 
   select(key) {
@@ -5825,16 +6824,27 @@ class Inspector {
     this.aria.select();
   }
 
+  /** The autograd nodes of the selection, whatever level it was made at. */
+  picked() {
+    return [...new Set(this.drawn.nodesOf(this.selection).map((n) => n.base))].filter(Boolean);
+  }
+
   /** Marks the way the gradient takes from one node to a parameter's; null clears it. */
   showPath(from, to) {
-    this.way = from ? { ...this.graph.path(from, to), name: this.graph.item(to).parameter } : null;
+    this.way = from ? { ...this.drawn.path(from, to), name: this.graph.item(to).parameter } : null;
     this.emphasise();
     this.refreshPanel();
   }
 
-  /** Selects an item wherever it is: opens the groups around it and brings it into sight. */
+  /** Selects an item wherever it is: goes to its level, opens the groups around it and brings it into sight. */
   reveal(key) {
-    const item = this.graph.item(key);
+    const level = key ? levelFor(key, this.level) : this.level;
+    if (level !== this.level || this.switching) {
+      this.selection = key; // taken over when the other graph is drawn
+      return level === this.level ? undefined : this.setLevel(level);
+    }
+    if (this.pending) return this.select(this.drawn.item(key) ? key : ""); // the picture is covered
+    const item = this.drawn.item(key);
     if (!item) return this.select("");
     const before = this.expanded.size;
     for (let g = item.parent; g && g.parent; g = g.parent) this.expanded.add(g.path);
@@ -5852,13 +6862,17 @@ class Inspector {
   }
 
   toggle(path, select = true) {
-    const group = this.graph.groups.get(path);
-    if (!group?.parent) return;
-    if (this.expanded.has(path))
-      for (const p of [...this.expanded]) {
-        if (p === path || p.startsWith(path + ".")) this.expanded.delete(p);
+    const group = this.drawn.groups.get(path);
+    if (!group?.parent || this.switching) return;
+    if (this.expanded.has(path)) {
+      // Every group inside closes too.
+      const todo = [group];
+      while (todo.length) {
+        const g = todo.pop();
+        this.expanded.delete(g.path);
+        todo.push(...g.children);
       }
-    else this.expanded.add(path);
+    } else this.expanded.add(path);
     this.rebuild(group.key, {
       then: () => {
         this.refreshPanel();
@@ -5872,73 +6886,77 @@ class Inspector {
   }
 
   setLevel(level) {
-    this.level = level;
+    if (this.switching) cancel(this);
     this.wrapped = false;
-    if (level === "module") {
-      this.expanded.clear();
-      this.rebuild(null, { then: () => this.camera.fit() });
-    }
-    if (level === "autograd") {
-      this.expanded = this.#all();
-      this.rebuild(null, { then: () => (this.selection ? this.camera.show(this.selection) : this.camera.fit()) });
-    }
-    this.#tell("level", level);
-    this.#segments();
+    this.pending = null;
+    const entry = this.levels.has(level) ? this.levels.entry(level) : null;
+    if (!entry || !entry.graph.list.length) {
+      this.pending = level; // its data is on its way, or there is none: the note says which
+      this.level = level;
+      this.tell("level", level);
+    } else if (entry.graph === this.drawn) this.#open(level);
+    else adopt(this, entry, level);
+    this.showNote();
+    this.segments();
+  }
+
+  /** All open or all closed, in the graph that is drawn already. */
+  #open(level) {
+    this.expanded = level === "module" ? new Set() : level === "" ? this.expanded : this.drawn.all();
+    this.level = level;
+    this.rebuild(null, {
+      then: () => (this.selection && level !== "module" ? this.camera.show(this.selection) : this.camera.fit()),
+    });
+    this.tell("level", level);
+  }
+
+  /** Another graph has been laid out and is about to be drawn: what was chosen in the old one is looked for in it. */
+  takeOver(entry, level) {
+    const { selection } = this;
+    const from = this.drawn;
+    this.drawn = entry.graph;
+    this.level = level;
+    Object.assign(this.renderer.state, { hover: null, near: null, nearKeys: [] });
+    this.tell("level", level);
+    this.#choose(translated(selection, from, entry.graph));
+    this.paint();
+    legend(this);
+    status(this);
+    this.find(this.input.value);
+    this.refreshPanel();
+    this.showNote();
+    this.segments();
   }
 
   setColour(name) {
     this.colour = name;
     this.filter.clear();
-    this.#tell("color_by", name);
-    this.#paint();
+    this.tell("color_by", name);
+    this.paint();
     legend(this);
-    this.#segments();
+    this.segments();
     this.emphasise();
   }
 
   find(query) {
-    this.hits = this.graph.search(query);
-    this.at = -1;
-    this.#tell("query", query);
-    this.emphasise();
-    this.#counted();
-    if (this.tab === "code" || (this.tab === "node" && !this.selection)) this.refreshPanel();
+    find(this, query);
   }
-
   step(by) {
-    if (!this.hits?.length) return;
-    this.at = (this.at + by + this.hits.length) % this.hits.length;
-    this.reveal("n" + this.hits[this.at]);
-    this.#counted();
+    step(this, by);
   }
-
-  #counted() {
-    const n = this.hits?.length,
-      total = this.graph.nodes.size;
-    this.count.textContent =
-      this.hits === null
-        ? ""
-        : n
-          ? this.at >= 0
-            ? `${number(this.at + 1)} of ${number(n)}`
-            : `${number(n)} of ${number(total)}`
-          : "no match";
-    this.clearButton.hidden = this.hits === null;
-    for (const b of this.steps) b.hidden = !n;
-    this.slash.hidden = this.hits !== null;
-  }
-
   hover(key, cell) {
-    const { state } = this.renderer;
-    if (state.hover === key && state.hoverCell === cell) return;
-    state.hover = key;
-    state.hoverCell = cell;
-    const box = key && this.scene?.box(key),
-      lit = box && box.kind !== "open";
-    state.near = lit ? new Uint8Array(this.graph.list.length) : null;
-    if (lit) for (const n of this.graph.nodesOf(key)) state.near[n.index] = 1;
-    state.nearKeys = lit ? [...this.scene.next(key, "up"), ...this.scene.next(key, "down")] : [];
-    this.renderer.request();
+    hover(this, key, cell);
+  }
+  /** Points in the picture at an item of any level, or at what stands for it. */
+  point(key) {
+    const [first] = key ? this.drawn.nodesOf(key) : [];
+    this.hover(first ? this.drawn.shown(first, this.expanded) : null);
+  }
+  rebuild(anchor, how) {
+    rebuild(this, anchor, how);
+  }
+  emphasise(known) {
+    emphasise(this, known);
   }
 
   go(key) {
@@ -5948,86 +6966,14 @@ class Inspector {
     }
   }
 
-  /** The code, asked for when it is first shown: it outweighs everything else. */
+  /** The captured graph's code, asked for when it is first shown: it outweighs everything else. */
   code() {
-    if (this.codeRead) return this.codeRead;
-    const bytes = this.model.get("code");
-    if (sent(bytes)) return (this.codeRead = new Code(this.graph, bytes));
-    if (!this.codeAsked) {
-      this.codeAsked = true;
-      this.model.send({ type: "code" });
-    }
-    return null;
+    return this.levels.code("code");
   }
 
-  /* The picture */
-
-  /** Lays out what is open. `anchor` stays where it is on screen; `then` runs once the picture is there, now or soon. */
-  rebuild(anchor, { then, quiet } = {}) {
-    if (anchor || quiet) this.level = this.expanded.size ? "" : "module";
-    this.#tell("expanded", fold(this.expanded, this.graph));
-    this.#segments();
-    this.afterwards = [...(this.layout.waiting ? this.afterwards : []), then].filter(Boolean);
-    this.busyTimer ??= setTimeout(() => {
-      this.busy.hidden = false;
-    }, 150);
-    const asked = performance.now();
-    this.layout.scene(this.graph.openFlags(this.expanded), this.wrapped ? this.camera.aspect() : 0, (scene) => {
-      clearTimeout(this.busyTimer);
-      this.busyTimer = null;
-      this.busy.hidden = true;
-      const before = anchor && this.scene?.box(anchor),
-        after = before && scene.box(anchor);
-      const shift = after ? [after.x + after.w / 2 - before.x - before.w / 2, after.y - before.y] : [0, 0];
-      this.renderer.view.x += shift[0];
-      this.renderer.view.y += shift[1];
-      this.scene = scene;
-      this.camera.moving = null;
-      this.renderer.setScene(scene, shift);
-      this.emphasise(this.reach);
-      this.#firstFit();
-      if (!anchor && this.fitted && !this.camera.sees()) this.camera.fit(false); // a smaller picture may lie elsewhere
-      this.aria.later();
-      const run = this.afterwards;
-      this.afterwards = [];
-      run.forEach((f) => f());
-      this.times.scene = performance.now();
-      this.times.rebuild = this.times.scene - asked;
-    });
-  }
-
-  #paint() {
+  paint() {
     if (this.renderer && this.theme && this.colour)
-      this.renderer.setColours(ENCODINGS[this.colour], this.theme, this.graph);
-  }
-
-  /** What is dimmed and what is marked, worked out once per change and not per frame. `known`: what an earlier call returned, where only the picture is new. */
-  emphasise(known) {
-    if (!this.scene || !this.colour) return;
-    const { state } = this.renderer,
-      { graph } = this,
-      before = state.dim || state.mark || state.path || state.hits;
-    const reach = (this.reach = known && known.cone === this.cone && known.way === this.way ? known : reachOf(this));
-    state.selection = this.selection
-      ? this.scene.box(this.selection)
-        ? this.selection
-        : graph.item(this.selection) && graph.shown(graph.nodesOf(this.selection)[0], this.expanded)
-      : null;
-    state.mark = this.cone?.mark || null;
-    state.path = this.way?.on || null;
-    state.hits = reach.hits;
-    state.dim = null;
-    if (reach.kept) {
-      const { item, kind } = this.scene;
-      state.dim = new Uint8Array(graph.items.length);
-      for (let b = 0; b < item.length; b++)
-        if (!(kind[b] === 3 ? reach.kept : reach.reached)[item[b]]) state.dim[item[b]] = 1;
-    }
-    if (before || state.dim) {
-      this.renderer.tiles.stale();
-      this.renderer.picture = null;
-    }
-    this.renderer.request();
+      this.renderer.setColours(ENCODINGS[this.colour], this.theme, this.drawn);
   }
 
   /** What was found at an item, in words: for tooltips and the screen reader. */
@@ -6050,13 +6996,13 @@ class Inspector {
     this.keys.hidden = !this.keys.hidden;
   }
 
-  #segments() {
-    this.levels.mark(this.level ?? "module");
+  segments() {
+    this.levelBar.mark(this.level ?? "module");
     this.colours.mark(this.colour);
   }
 
-  segment(...args) {
-    return segment(...args);
+  showNote() {
+    showNote(this);
   }
 
   /* Panels */
@@ -6068,41 +7014,13 @@ class Inspector {
   }
 
   refreshPanel() {
-    if (!this.body || !this.theme) return;
-    const same = this.shownTab === this.tab && (this.tab !== "node" || this.shownFor === this.selection),
-      top = same ? this.body.scrollTop : 0,
-      g = this.graph;
-    const counts = {
-      metadata: [g.touched.length, "alarm"],
-      parity: [g.wrong.length, "alarm"],
-      misses: [this.session.again.length, ""],
-    };
-    this.tabBar.replaceChildren(
-      ...Object.entries(TABS).map(([key, [label]]) =>
-        h(
-          "button",
-          {
-            role: "tab",
-            "aria-selected": String(key === this.tab),
-            tabIndex: key === this.tab ? 0 : -1,
-            onclick: () => this.openTab(key),
-          },
-          label,
-          counts[key]?.[0]
-            ? h("span.cabw-count" + (counts[key][1] ? "." + counts[key][1] : ""), null, number(counts[key][0]))
-            : null,
-        ),
-      ),
-    );
-    this.body.replaceChildren(TABS[this.tab][1](this));
-    this.body.scrollTop = top;
-    this.shownTab = this.tab;
-    this.shownFor = this.selection;
+    if (this.body && this.theme) showPanel(this);
   }
 
   name(key) {
-    const item = this.graph.item(key);
-    return item.nodes ? item.path || item.name : `${item.name} #${item.id}`;
+    const item = this.drawn.item(key);
+    if (!item) return "";
+    return item.owner ? item.owner.title : item.nodes ? item.path || item.name : item.title;
   }
   link(key, text, after) {
     return h(
@@ -6192,8 +7110,9 @@ async function openFile(render, el) {
   const began = performance.now();
   const part = (name, capture) => inlined(`cabw-${capture}-${name}`);
   const parts = async (capture) => {
-    const [data, touches, parity] = await Promise.all(["data", "touches", "parity"].map((name) => part(name, capture)));
-    return { data, touches, parity, code: null };
+    const names = ["data", "touches", "parity", "times"];
+    const [data, touches, parity, times] = await Promise.all(names.map((name) => part(name, capture)));
+    return { data, touches, parity, times, code: null, aten: null };
   };
   // A link may carry state: run.html#color_by=parity&selection=n307
   const linked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -6210,7 +7129,10 @@ async function openFile(render, el) {
   };
   const capture = Number(linked.capture ?? document.body.dataset.capture ?? 0);
   const values = { ...state, capture, session: await inlined("cabw-session"), ...(await parts(capture)) };
-  const model = new Shim(values, { code: () => part("code", model.get("capture")) });
+  const model = new Shim(values, {
+    code: () => part("code", model.get("capture")),
+    aten: () => part("aten", model.get("capture")),
+  });
   model.on("change:capture", async () => {
     for (const [name, value] of Object.entries(await parts(model.get("capture")))) model.set(name, value);
     model.save_changes();

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Event
-from cabw_viz.views.inspector import columns
+from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.text import in_line
 
 HERE = Path(__file__).parent
@@ -35,6 +35,7 @@ def inspector_page(
     records: Sequence[CaptureRecord],
     events: Iterable[Event] = (),
     comparisons: Mapping[int, Comparison] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> str:
     """A page that shows captures and opens with the first of them.
 
@@ -43,15 +44,21 @@ def inspector_page(
         records: the captures.
         events: what became of each backward call of their session.
         comparisons: what parity came to, by the place of the capture.
+        files: where to read the code of a name that is no file's, such as a notebook cell's.
     """
     shown = list(records) or [NO_CAPTURE]
     compared = comparisons or {}
-    parts = {"cabw-session": columns.pack_session(records, events)}
+    parts = {"cabw-session": findings.pack_session(records, events)}
     for index, record in enumerate(shown):
-        parts[f"cabw-{index}-data"] = columns.pack_graph(record, index)
-        parts[f"cabw-{index}-touches"] = columns.pack_touches(record, index)
-        parts[f"cabw-{index}-parity"] = columns.pack_parity(record, compared.get(index), index)
-        parts[f"cabw-{index}-code"] = columns.pack_code(record, index)
+        packed = {
+            "data": columns.pack_graph(record, index, files),
+            "touches": findings.pack_touches(record, index),
+            "parity": findings.pack_parity(record, compared.get(index), index),
+            "times": findings.pack_times(record, index),
+            "code": columns.pack_code(record, index),
+            "aten": columns.pack_lowered(record, index),
+        }
+        parts |= {f"cabw-{index}-{name}": part for name, part in packed.items()}
     return page(title, parts)
 
 

@@ -61,7 +61,7 @@ export class AriaTree {
         },
         item.nodes
           ? `${item.name}, ${item.cls || "group"}, ${plural(item.nodes.length, "node")}${this.#said(item)}`
-          : `${item.parameter ? "gradient of " + item.parameter : item.name}, number ${item.id}${this.#said(item)}`,
+          : `${item.parameter ? "gradient of " + item.parameter : item.name}${item.tag ? ", number " + item.tag.slice(1) : ""}${this.#said(item)}`,
       ),
     };
   }
@@ -72,8 +72,8 @@ export class AriaTree {
 
   /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */
   select() {
-    const { tree, renderer, graph } = this.ins,
-      item = graph.item(renderer.state.selection),
+    const { tree, renderer, drawn } = this.ins,
+      item = drawn.item(renderer.state.selection),
       known = item && this.shown.get(item);
     tree.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
     if (item && !known && this.ins.scene?.box(renderer.state.selection)) return this.update();

@@ -1,6 +1,7 @@
 /** Lays out: in a worker where the graph is large and the page allows one, else here. The answer to an older question is dropped. */
+import { Arranger } from "./arrange.js";
 import { workerSource } from "./bundle.js";
-import { Arranger, Scene } from "./scene.js";
+import { Scene } from "./scene.js";
 
 const SMALL = 1500; // nodes up to which laying out costs less than a frame or two, so nothing is gained by a worker
 
@@ -9,25 +10,25 @@ export class LayoutClient {
   ms = 0;
   where = "page";
 
-  constructor(graph, capture) {
+  /** `parts`: the bytes that the graph was made of, for the worker to make it too. */
+  constructor(graph, parts) {
     this.graph = graph;
-    if (graph.list.length > SMALL) this.#start(capture);
+    this.parts = parts;
+    if (graph.list.length > SMALL) this.#start();
   }
 
-  #start(capture) {
+  #start() {
     const source = workerSource();
     if (!source) return;
     try {
       const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
       this.worker = new Worker(url);
       this.url = url;
-      this.capture = capture.buffer
-        ? new Uint8Array(capture.buffer, capture.byteOffset, capture.byteLength).slice()
-        : capture.slice(0);
+      this.known = false;
       this.worker.onmessage = ({ data }) => {
-        this.alive = true;
         this.where = "worker";
-        this.#answer(data);
+        if (data.share === undefined) this.#answer(data);
+        else if (data.id === this.waiting?.id) this.waiting.told?.(data.share);
       };
       this.worker.onerror = (e) => {
         e.preventDefault();
@@ -40,8 +41,7 @@ export class LayoutClient {
 
   #fallBack(why) {
     console.warn("cabw_viz: laying out on the page, the worker failed:", why);
-    this.worker?.terminate();
-    this.worker = null;
+    this.#end();
     if (this.waiting) {
       const { expanded, aspect, done } = this.waiting;
       this.waiting = null;
@@ -49,16 +49,14 @@ export class LayoutClient {
     }
   }
 
-  /** `done(scene)` is called at once where the layout runs here, later where it runs in the worker. */
-  scene(expanded, aspect, done) {
+  /** `done(scene)` is called at once where the layout runs here, later where it runs in the worker; `told(share)` on the way. */
+  scene(expanded, aspect, done, told) {
     const id = ++this.asked;
     if (this.worker) {
-      this.waiting = { id, expanded, aspect, done };
-      this.worker.postMessage(
-        { id, expanded, aspect, capture: this.capture },
-        this.capture ? [this.capture.buffer ?? this.capture] : [],
-      );
-      this.capture = null;
+      this.waiting = { id, expanded, aspect, done, told };
+      const parts = this.known ? undefined : copied(this.parts);
+      this.known = true;
+      this.worker.postMessage({ id, expanded, aspect, parts }, parts ? buffersOf(parts) : []);
       return;
     }
     const began = performance.now();
@@ -75,8 +73,35 @@ export class LayoutClient {
     done(new Scene(this.graph, arrays));
   }
 
-  stop() {
-    this.worker?.terminate();
-    if (this.url) URL.revokeObjectURL(this.url);
+  /** Gives up what is under way: a worker that lays out hears nothing, so it is ended and another one started. */
+  cancel() {
+    if (!this.waiting) return;
+    this.waiting = null;
+    this.#end();
+    this.#start();
   }
+
+  #end() {
+    this.worker?.terminate();
+    this.worker = null;
+    if (this.url) URL.revokeObjectURL(this.url);
+    this.url = null;
+  }
+
+  stop() {
+    this.waiting = null;
+    this.#end();
+  }
+}
+
+const binary = (value) => typeof value === "object";
+const buffersOf = (parts) => Object.values(parts).filter(binary).map((bytes) => bytes.buffer);
+
+/** The worker gets bytes of its own: the page goes on reading these. */
+function copied(parts) {
+  const copy = (bytes) =>
+    bytes.buffer
+      ? new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength).slice()
+      : new Uint8Array(bytes.slice(0));
+  return Object.fromEntries(Object.entries(parts).map(([name, value]) => [name, binary(value) ? copy(value) : value]));
 }

@@ -1,14 +1,14 @@
-/** The graph's code, packed apart because it outweighs the graph: lines, the node each belongs to, and the lines each reads. */
+/** A graph's code, packed apart because it outweighs the rest: lines, the node each belongs to, and the lines each reads. */
 import { rowsOf, unpack } from "./columns.js";
 
 export class Code {
   constructor(graph, bytes) {
     const { columns, facts, tables } = unpack(bytes);
-    Object.assign(this, { graph, columns, tables });
-    this.lines = facts.lines ? new TextDecoder().decode(columns.text).split("\n") : [];
+    Object.assign(this, { graph, columns, tables, length: facts.lines });
   }
-  get length() {
-    return this.lines.length;
+  /** The text; the layout's worker does without. */
+  get lines() {
+    return (this.text ??= this.length ? new TextDecoder().decode(this.columns.text).split("\n") : []);
   }
   nodeAt(i) {
     return this.columns.line_node[i] ? this.graph.list[this.columns.line_node[i] - 1] : null;

@@ -2,7 +2,7 @@
  * What a colour means. An encoding has classes, strongest first, each with a token of the style sheet and a mark,
  * so that nothing is told by colour alone; `of` gives a node's class.
  */
-import { heldBy } from "./graph.js";
+import { heldBy } from "./drawable.js";
 
 const sum = (nodes, of) => nodes.reduce((a, n) => a + of(n), 0);
 const reads = (n) => n.execution + n.initial + n.passes;
@@ -29,9 +29,25 @@ export function figure(name, nodes) {
       const b = heldBy(nodes);
       return b ? bytes(b) : "";
     }
+    case "time":
+      return duration(timed(nodes));
     default:
       return "";
   }
+}
+
+/** Seconds that nodes took together; NaN where none of them was timed. */
+export function timed(nodes) {
+  let total = NaN;
+  for (const n of nodes) if (!Number.isNaN(n.seconds)) total = (total || 0) + n.seconds;
+  return total;
+}
+
+/** Seconds as one says them: `1.24 ms`; nothing for NaN. */
+export function duration(s) {
+  if (Number.isNaN(s)) return "";
+  const [value, unit] = s < 1e-3 ? [s * 1e6, "µs"] : s < 1 ? [s * 1e3, "ms"] : [s, "s"];
+  return `${value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : value.toFixed(0)} ${unit}`;
 }
 
 export function bytes(n) {
@@ -67,6 +83,8 @@ export const ENCODINGS = {
       ["loss", "Loss, lookup", "c-loss", "diamond"],
       ["custom", "Custom Function", "c-custom", "star"],
       ["compiled", "Compiled region", "c-compiled", "frame"],
+      ["hook", "Hook", "c-custom", "hook"],
+      ["check", "Check of a gradient", "c-none", "ring"],
       ["view", "View, copy", "c-view", "bar"],
       ["parameter", "Parameter", "c-parameter", "tag"],
     ],
@@ -106,7 +124,25 @@ export const ENCODINGS = {
     ],
     of: (n) => steps(n.bytes, [1e6, 524288, 65536, 1], ["b4", "b3", "b2", "b1"], "none"),
   },
+  time: {
+    label: "Time",
+    classes: [
+      ["t4", "≥ half of the slowest", "q4", "bar3"],
+      ["t3", "≥ 1/8", "q3", "bar2"],
+      ["t2", "≥ 1/64", "q2", "bar2"],
+      ["t1", "Less", "q1", "bar1"],
+      ["none", "Not timed", "c-none", "ring"],
+    ],
+    of: timeClass,
+  },
 };
+
+/** A node's time as a part of the slowest node's: nodes of one backward differ by orders of magnitude. */
+function timeClass(n) {
+  const s = n.seconds;
+  if (Number.isNaN(s)) return "none";
+  return steps(s / (n.base.graph.slowest || 1), [1 / 2, 1 / 8, 1 / 64], ["t4", "t3", "t2"], "t1");
+}
 
 function steps(value, limits, keys, otherwise) {
   const i = limits.findIndex((l) => value >= l);

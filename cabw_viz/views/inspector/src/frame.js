@@ -1,8 +1,12 @@
 /** The DOM around canvas and panels: toolbar, legend, status, and the controls they are made of. */
 import { h, ICON, mark, number, plural, svg } from "./dom.js";
 import { composition, ENCODINGS } from "./encode.js";
-import { place, title } from "./parts.js";
+import { LEVELS } from "./levels.js";
+import { showNote } from "./note.js";
 import { TABS } from "./panels.js";
+import { place, title } from "./parts.js";
+import { cancel } from "./picture.js";
+import { segment } from "./segment.js";
 
 export function frame(ins) {
   const button = (icon, label, onclick) =>
@@ -36,12 +40,9 @@ export function frame(ins) {
     ins.input.focus();
   });
   for (const b of [...ins.steps, ins.clearButton]) b.hidden = true;
-  ins.levels = segment(
+  ins.levelBar = segment(
     "Level",
-    [
-      ["module", "Module"],
-      ["autograd", "Autograd"],
-    ],
+    LEVELS.filter(([level]) => level !== "module" || ins.graph.grouped),
     "module",
     (v) => ins.setLevel(v),
   );
@@ -49,7 +50,7 @@ export function frame(ins) {
     "div.cabw-bar",
     null,
     h("div.cabw-title", null, h("b", { title: ins.graph.model }, ins.graph.model), captures(ins)),
-    ins.graph.grouped ? ins.levels : null,
+    ins.graph.nodes.size ? ins.levelBar : null,
     h(
       "div.cabw-search",
       { role: "search" },
@@ -83,8 +84,26 @@ export function frame(ins) {
     button("plus", "Zoom in", () => ins.camera.zoom(1.25, undefined, undefined, true)),
     button("fit", "Fit (f), again for the whole graph", () => ins.camera.fit()),
   );
-  ins.busy = h("div.cabw-busy", { hidden: true, role: "status" }, "Laying out…");
-  ins.view = h("div.cabw-view", null, ins.canvas, ins.tree, ins.mapCanvas, ins.crumbs, zoom, ins.tooltip.el, ins.busy);
+  ins.busyText = h("span", { role: "status" }, "Laying out…");
+  ins.busy = h(
+    "div.cabw-busy",
+    { hidden: true },
+    ins.busyText,
+    h("button.cabw-link", { onclick: () => cancel(ins) }, "Cancel"),
+  );
+  ins.note = h("div.cabw-note", { hidden: true });
+  ins.view = h(
+    "div.cabw-view",
+    null,
+    ins.canvas,
+    ins.tree,
+    ins.mapCanvas,
+    ins.crumbs,
+    zoom,
+    ins.tooltip.el,
+    ins.busy,
+    ins.note,
+  );
 
   ins.tabBar = h("div.cabw-tabs", {
     role: "tablist",
@@ -98,8 +117,7 @@ export function frame(ins) {
     },
   });
   const point = (e) => {
-    const key = e.target.closest?.("[data-key]")?.dataset.key;
-    ins.hover(key ? ins.graph.shown(ins.graph.nodesOf(key)[0], ins.expanded) : null);
+    ins.point(e.target.closest?.("[data-key]")?.dataset.key);
   };
   ins.body = h("div.cabw-body", {
     role: "tabpanel",
@@ -123,11 +141,10 @@ export function frame(ins) {
       ["Zoom with the wheel", "Ctrl"],
     ].map(([a, b]) => h("div", null, a, h("kbd", null, b))),
   );
-  const none = ins.graph.nodes.size ? null : h("div.cabw-note", null, nothing(ins));
-  if (none) ins.view.append(none);
   ins.statusLine = h("div.cabw-status", { role: "status" });
   ins.el.append(h("div.cabw-frame", null, bar, strip, ins.view, panel, ins.statusLine), ins.keys);
   status(ins);
+  showNote(ins);
 }
 
 /** Which capture is shown, and a way to the others. */
@@ -150,33 +167,6 @@ function captures(ins) {
   return select;
 }
 
-function nothing(ins) {
-  const { events, captures: all } = ins.session;
-  if (ins.graph.data.failure)
-    return [
-      h("b", null, "This backward failed before its first node"),
-      h("span", null, ins.graph.data.failure.slice(0, 300)),
-    ];
-  if (all.length)
-    return [
-      h("b", null, "This capture has no nodes"),
-      h("span", null, "The backward failed before the first node, or the loss needs no gradient."),
-    ];
-  if (!events.length)
-    return [
-      h("b", null, "No backward was captured"),
-      h("span", null, "No backward call was made in the session's block."),
-    ];
-  return [
-    h("b", null, "No backward was captured"),
-    h(
-      "span",
-      null,
-      `${plural(events.length, "backward call")}, the last ${events.at(-1).outcome}. The Misses panel says why.`,
-    ),
-  ];
-}
-
 /** The line at the bottom: counts, and what was found, each a way to it. */
 export function status(ins) {
   const g = ins.graph;
@@ -188,8 +178,8 @@ export function status(ins) {
   };
   const watched = g.watched.has("initial_trace");
   ins.statusLine.replaceChildren(
-    h("span", null, `${plural(g.nodes.size, "node")}`),
-    h("span", null, `${plural(g.edgeCount, "edge")}`),
+    h("span", null, plural(ins.drawn.nodes.size, g === ins.drawn ? "node" : "graph node")),
+    h("span", null, plural(ins.drawn.edgeCount, "edge")),
     h(
       "button",
       { onclick: toTouches },
@@ -238,49 +228,11 @@ function splitter(ins) {
   return bar;
 }
 
-export function segment(label, options, value, changed) {
-  const el = h("div.cabw-seg", { role: "radiogroup", "aria-label": label });
-  const mark = (v) => {
-    for (const b of el.children) {
-      b.setAttribute("aria-checked", String(b.dataset.value === v));
-      b.tabIndex = b.dataset.value === v ? 0 : -1;
-    }
-    if (![...el.children].some((b) => !b.tabIndex)) el.firstChild.tabIndex = 0;
-  };
-  for (const [v, text] of options) {
-    const b = h(
-      "button",
-      {
-        role: "radio",
-        onclick: () => {
-          mark(v);
-          changed(v);
-        },
-      },
-      text,
-    );
-    b.dataset.value = v;
-    el.append(b);
-  }
-  el.addEventListener("keydown", (e) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
-    if (!by) return;
-    const all = [...el.children],
-      to = all[(all.indexOf(document.activeElement) + by + all.length) % all.length];
-    e.preventDefault();
-    to.focus();
-    to.click();
-  });
-  mark(value);
-  el.mark = mark;
-  return el;
-}
-
 /** One entry a class, with its count; each is a filter. Returns what to put into the legend. */
 export function legend(ins) {
   const encoding = ENCODINGS[ins.colour],
-    counts = composition(encoding, ins.graph.nodes.values());
-  const rare = new Set(["custom", "compiled", "first"]); // not worth a place where there are none
+    counts = composition(encoding, ins.drawn.list);
+  const rare = new Set(["custom", "compiled", "check", "hook", "first"]); // not worth a place where there are none
   const classes = encoding.classes.filter(([key]) => counts.get(key) || !rare.has(key));
   ins.legend.replaceChildren(
     ...classes.map(([key, label, token, shape]) =>

@@ -1,30 +1,7 @@
-/**
- * The graph behind the picture: nodes as views onto columns, the module tree, and the joins to touches and parity.
- * Runs on the page and, for the layout, in the worker. An item is a node or a group: items[0..n) are the nodes, the groups follow.
- */
+/** The autograd nodes of a capture: views onto columns, and the joins to touches, parity and times. */
 import { rowsOf, sent, unpack } from "./columns.js";
-import { treeOf } from "./tree.js";
-
-const FAMILY_OF_KIND = {
-  graph_root: "loss",
-  custom_function: "custom",
-  cpp_function: "custom",
-  aot_backward: "compiled",
-  copy_slices: "view",
-  accumulate_grad: "parameter",
-};
-const VIEWS =
-  "View|UnsafeView|Transpose|T|Permute|Expand|Clone|Copy|Split|SplitWithSizes|Reshape|ReshapeAlias|Slice|Select|Squeeze|" +
-  "Unsqueeze|Alias|AsStrided|Cat|Stack|ToCopy|Unbind|Detach|Unfold|Narrow|Flatten|Unflatten";
-const FAMILY_OF_NAME = [
-  ["matmul", /^(Addmm|Mm|Bmm|Baddbmm|Addbmm|Mv|Dot|.*Conv.*|Linear|.*Attention.*)/],
-  ["norm", /(Norm|Softmax)/],
-  ["loss", /(Loss|Embedding|Gather|Index)/],
-  ["view", new RegExp(`^(${VIEWS})Backward`)],
-];
-
-/** A name fit for one line of the picture: what cannot be seen, or would turn the line round, as a dot. */
-export const plain = (text) => text.replace(/[\u0000-\u001f\u007f\u200b-\u200f\u2028-\u202e\u2066-\u2069]/g, "·");
+import { Drawable, FLAGS, heldBy } from "./drawable.js";
+import { familyOfKind, lookOf, plain } from "./families.js";
 
 /** One autograd node: an index and getters. Fifty thousand of them cost an object each and no strings. */
 class Node {
@@ -45,7 +22,7 @@ class Node {
     return this.graph.tables.kinds[this.graph.columns.kind[this.index]];
   }
   get family() {
-    return FAMILY_OF_KIND[this.kind] ?? this.#look.family;
+    return familyOfKind(this.kind) ?? this.#look.family;
   }
   get label() {
     const p = this.parameter;
@@ -53,6 +30,12 @@ class Node {
   }
   get module() {
     return this.graph.text("module", "modules", this.index);
+  }
+  get title() {
+    return `${this.name} #${this.id}`;
+  }
+  get tag() {
+    return "#" + this.id;
   }
   /** Whether it was made in a module's forward, the subject's own included. */
   get within() {
@@ -88,6 +71,13 @@ class Node {
     if (this.row) return this.row.relative;
     return Math.max(this.graph.errorAt("node_into", this.index) || 0, this.graph.errorAt("node_out", this.index) || 0);
   }
+  /** Relative errors of the gradients that enter and leave it; NaN where they were not compared. */
+  get into() {
+    return this.graph.errorAt("node_into", this.index);
+  }
+  get out() {
+    return this.graph.errorAt("node_out", this.index);
+  }
   get origin() {
     return this.graph.parity?.first === this.id;
   }
@@ -107,48 +97,47 @@ class Node {
     return this.graph.ids(this.graph.down, this.index);
   }
   get bytes() {
-    return this.graph.held(this.index);
+    return heldBy([this]);
+  }
+  /** The row of the saved tensors, as `heldBy` reads it. */
+  get saver() {
+    return this.index;
+  }
+  /** Seconds that it took when the graph was timed; NaN where that was not done, or not known. */
+  get seconds() {
+    return this.graph.times?.[this.index] ?? NaN;
+  }
+  /** The autograd node behind an item of any level. */
+  get base() {
+    return this;
   }
   get #look() {
     return this.graph.names[this.graph.columns.name[this.index]];
   }
 }
 
-export class Graph {
-  #flagged = null;
+export class Graph extends Drawable {
+  letter = "n";
 
   constructor(bytes) {
+    super();
     const { facts, tables, columns } = unpack(bytes);
-    Object.assign(this, { data: facts, tables, columns });
-    this.names = tables.names.map((name) => ({
-      family: (FAMILY_OF_NAME.find(([, pattern]) => pattern.test(name)) || ["pointwise"])[0],
-      label: plain(name.replace(/(.)Backward\d*$/, "$1")) || "(no name)",
-    }));
-    this.list = Array.from(columns.id, (_, i) => new Node(this, i));
-    this.nodes = new Map(this.list.map((n) => [n.id, n]));
-    const n = this.list.length;
-    this.edgeCount = columns.edge_from.length;
-    this.down = rowsOf(n, columns.edge_from, columns.edge_to);
-    this.up = rowsOf(n, columns.edge_to, columns.edge_from);
+    Object.assign(this, { data: facts, tables, columns, saves: columns });
+    this.names = tables.names.map(lookOf);
     this.grouped = tables.modules.length > 0;
     this.model = facts.model || facts.title || "No capture"; // the class of the subject is known only if it made a node itself
-    Object.assign(
-      this,
-      treeOf({
-        nodes: this.list,
-        moduleOf: columns.module,
-        paths: tables.modules,
-        classes: tables.classes,
-        edgeFrom: columns.edge_from,
-        edgeTo: columns.edge_to,
-        name: this.model,
-      }),
-    );
+    this.segments = tables.modules.map((path) => path.split("."));
+    this.classes = new Map(tables.modules.map((path, i) => [path, tables.classes[i]]));
+    this.arrange({
+      list: Array.from(columns.id, (_, i) => new Node(this, i)),
+      from: columns.edge_from,
+      to: columns.edge_to,
+      placeOf: columns.module,
+      segments: this.segments,
+      classes: this.classes,
+      name: this.model,
+    });
     this.stack = [...this.groups.values()].find((g) => g.stack);
-    this.items = [...this.list, ...this.groups.values()];
-    let i = n;
-    for (const g of this.groups.values()) g.index = i++;
-    this.inner = [...this.groups.values()].sort((a, b) => b.depth - a.depth); // innermost first
     this.setTouches(null);
     this.setParity(null);
   }
@@ -174,7 +163,7 @@ export class Graph {
     }
     this.watched = new Set(part?.facts.watched);
     this.touched = this.list.filter((node) => node.initial || node.passes);
-    this.#flagged = null;
+    this.renew();
   }
 
   /** Takes over what a comparison of gradients came to; a null or empty part is one that was not made. */
@@ -210,7 +199,7 @@ export class Graph {
     }
     this.wrong = this.parameters.filter((row) => !row.good);
     this.first = this.list.find((node) => node.origin) || null;
-    this.#flagged = null;
+    this.renew();
   }
 
   /** A part, if it belongs to this capture: while another one is on its way, parts of both may be around. */
@@ -220,22 +209,6 @@ export class Graph {
     return part.facts.capture === this.data.capture ? part : null;
   }
 
-  /** What wears a badge, and the groups around it; looked for when it is first asked for after a change. */
-  get flagged() {
-    return (this.#flagged ??= this.#flag());
-  }
-
-  #flag() {
-    const flagged = new Set();
-    for (const n of this.list) {
-      if (n.origin || n.initial || n.passes || n.hooks || n.failed) {
-        for (let item = n; item; item = item.parent) flagged.add(item);
-      }
-    }
-    for (const item of this.items) item.badges = null;
-    return [...flagged];
-  }
-
   /** The text that a column counted from 1 points at; null for 0, and for a column that was not packed. */
   text(column, table, i) {
     const k = this.columns[column]?.[i];
@@ -243,9 +216,6 @@ export class Graph {
   }
   errorAt(column, i) {
     return this.errors[column]?.[i] ?? NaN;
-  }
-  ids({ at, items }, i) {
-    return Array.from(items.subarray(at[i], at[i + 1]), (k) => this.list[k].id);
   }
   #slice(column, i, read) {
     const at = this.columns[column];
@@ -313,70 +283,15 @@ export class Graph {
     return this.#slice(side + "_at", i, (k) => this.text(side + "_spec", "specs", k));
   }
 
-  /** Bytes one node holds, each storage once, parameters left out. */
-  held(i) {
-    return heldBy([this.list[i]]);
+  /** Takes over how long each node took; a null or empty part is one that was not timed. */
+  setTimes(bytes) {
+    const part = this.#part(bytes);
+    this.times = part?.columns.seconds ?? null;
+    this.slowest = this.times ? this.times.reduce((most, s) => (s > most ? s : most), 0) : 0;
   }
 
-  item(key) {
-    if (key?.startsWith("g:")) return this.groups.get(key.slice(2));
-    return /^n\d+$/.test(key ?? "") ? this.nodes.get(Number(key.slice(1))) : undefined;
-  }
-  nodesOf(key) {
-    const item = this.item(key);
-    return item ? item.nodes || [item] : [];
-  }
-
-  /** What the gradient of `key` came from (1: ancestors) and goes to (2: descendants), marked per node; `key` itself is 3. */
-  cone(key) {
-    const start = this.nodesOf(key);
-    const mark = new Uint8Array(this.list.length);
-    const counts = { up: 0, down: 0 };
-    for (const n of start) mark[n.index] = 3;
-    for (const [name, bit, { at, items }] of [
-      ["up", 1, this.up],
-      ["down", 2, this.down],
-    ]) {
-      const todo = start.map((n) => n.index);
-      while (todo.length) {
-        const u = todo.pop();
-        for (let k = at[u]; k < at[u + 1]; k++) {
-          if (mark[items[k]]) continue;
-          mark[items[k]] = bit;
-          counts[name]++;
-          todo.push(items[k]);
-        }
-      }
-    }
-    return { mark, ...counts };
-  }
-
-  /** The way from a node to a parameter, marked: what is below the node and above the parameter, both included. */
-  path(from, to) {
-    const a = this.cone(from).mark;
-    const b = this.cone(to).mark;
-    const on = new Uint8Array(a.length);
-    let count = 0;
-    for (let i = 0; i < a.length; i++) {
-      if ((a[i] === 2 || a[i] === 3) && (b[i] === 1 || b[i] === 3)) {
-        on[i] = 1;
-        count++;
-      }
-    }
-    return { on, count };
-  }
-
-  /** Ids of nodes that match a query: every word must be found, see `FLAGS` for those with a colon. Words are looked up in the tables first. */
-  search(query) {
-    const words = query.trim().toLowerCase().split(/\s+/).filter(Boolean);
-    if (!words.length) return null;
-    const tests = words.map((word) => this.#test(word));
-    const out = [];
-    for (let i = 0; i < this.list.length; i++) if (tests.every((test) => test(i))) out.push(this.list[i].id);
-    return out;
-  }
-
-  #test(word) {
+  /** Whether a word is found at a node, by its place: see `FLAGS` for those with a meaning. Words are looked up in the tables first. */
+  finder(word) {
     if (FLAGS[word]) return (i) => FLAGS[word](this.list[i]);
     const { columns: c, tables: t } = this;
     if (/^#\d+$/.test(word)) return (i) => c.id[i] === Number(word.slice(1));
@@ -393,44 +308,4 @@ export class Graph {
       (c.parameter[i] && parameters[c.parameter[i] - 1]) ||
       (c.line[i] && lines[c.line[i] - 1]);
   }
-
-  /** Which groups are open, by index: what the layout is told. */
-  openFlags(expanded) {
-    return Uint8Array.from(this.groups.values(), (g) => (expanded.has(g.path) ? 1 : 0));
-  }
-
-  /** The item that stands for a node when only `expanded` groups are open. */
-  shown(node, expanded) {
-    let key = node.key;
-    for (let g = node.parent; g && g.parent; g = g.parent) if (!expanded.has(g.path)) key = g.key;
-    return key;
-  }
-}
-
-/** Words of a query that ask for more than a name. */
-export const FLAGS = {
-  "is:touched": (n) => n.initial || n.passes,
-  "is:read": (n) => n.execution,
-  "is:differs": (n) => (n.row ? !n.row.good : n.relative > 0),
-  "is:first": (n) => n.origin,
-  "is:failed": (n) => n.failed,
-  "is:parameter": (n) => n.parameter,
-  "has:hook": (n) => n.hooks,
-};
-
-/** Bytes held by the tensors that nodes save, each storage once, parameters and buffers left out. Read off the columns: it runs over whole graphs. */
-export function heldBy(nodes) {
-  const c = nodes[0]?.graph.columns;
-  if (!c) return 0;
-  const seen = new Set();
-  let total = 0;
-  for (const { index } of nodes) {
-    for (let k = c.saved_at[index]; k < c.saved_at[index + 1]; k++) {
-      const storage = c.saved_storage[k];
-      if (c.saved_shared[k] || (storage && seen.has(storage))) continue;
-      seen.add(storage);
-      total += c.saved_bytes[k];
-    }
-  }
-  return total;
 }

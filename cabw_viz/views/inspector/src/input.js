@@ -62,7 +62,7 @@ export function pointer(ins) {
   });
   el.addEventListener("dblclick", (e) => {
     const hit = ins.renderer.hit(...at(e)),
-      item = hit && ins.graph.item(hit.key);
+      item = hit && ins.drawn.item(hit.key);
     if (performance.now() - ins.opened < 500) return; // the first click has already opened something
     if (item?.nodes) ins.toggle(item.path);
   });
@@ -96,7 +96,7 @@ function click(ins, p) {
   ins.tree.focus({ preventScroll: true });
   const hit = ins.renderer.hit(...p);
   if (!hit || (hit.frame && !hit.header)) return ins.select("");
-  const item = ins.graph.item(hit.key),
+  const item = ins.drawn.item(hit.key),
     [x, y] = ins.renderer.toWorld(...p),
     box = ins.scene.box(hit.key);
   if (hit.cell) {
@@ -147,7 +147,7 @@ export function keys(ins) {
   });
   ins.tree.addEventListener("keydown", (e) => {
     if (e.ctrlKey || e.metaKey || e.altKey) return;
-    const item = ins.graph.item(ins.renderer.state.selection),
+    const item = ins.drawn.item(ins.renderer.state.selection),
       act = {
         ArrowDown: () => walk(ins, "down"),
         ArrowUp: () => walk(ins, "up"),

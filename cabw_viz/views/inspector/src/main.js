@@ -1,24 +1,29 @@
 /**
  * The inspector: its state and what follows from a change of it. `render({ model, el })` is anywidget's signature; the traits
  * selection, expanded, level, color_by and query are two-way. In a saved file `shim.js` stands in for the kernel.
+ * `graph` holds the autograd nodes, whatever level is shown; `drawn` is the graph on the canvas.
  */
 import { AriaTree } from "./aria.js";
 import { Camera } from "./camera.js";
-import { LayoutClient } from "./client.js";
-import { Code } from "./code.js";
 import { sent } from "./columns.js";
-import { h, number } from "./dom.js";
+import { h } from "./dom.js";
 import { differs, ENCODINGS, error } from "./encode.js";
-import { frame, legend, segment, status } from "./frame.js";
-import { Graph } from "./graph.js";
 import { fold, unfold } from "./expanded.js";
+import { find, step } from "./find.js";
+import { frame, legend, status } from "./frame.js";
+import { Graph } from "./graph.js";
 import { keys, pointer } from "./input.js";
-import { TABS } from "./panels.js";
-import { reachOf } from "./reach.js";
+import { levelFor, Levels, translated } from "./levels.js";
+import { showPanel } from "./panels.js";
+import { adopt, cancel, emphasise, hover, rebuild } from "./picture.js";
 import { Renderer } from "./render.js";
+import { showNote } from "./note.js";
 import { SessionFacts } from "./session.js";
 import { followTheme } from "./theme.js";
 import { Tooltip } from "./tooltip.js";
+
+/** The parts that are findings, each with the method of the graph that takes it over. */
+const FINDINGS = { touches: "setTouches", parity: "setParity", times: "setTimes" };
 
 class Inspector {
   ui = {};
@@ -27,18 +32,20 @@ class Inspector {
   hits = null;
   wrapped = false;
   opened = -1e9;
+  afterwards = [];
   times = { began: performance.now() };
 
   constructor(model, el) {
     this.model = model;
-    this.graph = new Graph(model.get("data"));
-    this.graph.setTouches(model.get("touches"));
-    this.graph.setParity(model.get("parity"));
+    this.graph = this.drawn = new Graph(model.get("data"));
+    for (const part of Object.keys(FINDINGS)) this.#take(part);
     this.session = new SessionFacts(model.get("session"));
     this.times.read = performance.now();
-    this.layout = new LayoutClient(this.graph, model.get("data"));
-    this.level = model.get("level");
-    this.expanded = this.level === "autograd" ? this.#all() : unfold(model.get("expanded"), this.graph);
+    this.levels = new Levels(model, this.graph);
+    this.layout = this.levels.base.layout;
+    const wanted = model.get("level");
+    this.level = wanted === "autograd" || !this.graph.grouped ? "autograd" : wanted === "" ? "" : "module";
+    this.expanded = wanted === "autograd" ? this.graph.all() : unfold(model.get("expanded"), this.graph);
     this.selection = model.get("selection");
     this.el = h("div.cabw-inspector", { role: "region", "aria-label": "cabw_viz inspector" });
     this.aria = new AriaTree(this);
@@ -51,51 +58,63 @@ class Inspector {
     this.renderer.onDraw = () => this.camera.drawn();
     pointer(this);
     keys(this);
+    this.#follow();
+    this.renderer.resize();
+    this.colour = ENCODINGS[model.get("color_by")] ? model.get("color_by") : "kind";
+    this.paint();
+    legend(this);
+    this.#begin(levelFor(this.selection, wanted));
+  }
+
+  /** What the canvas and the panels follow: theme, size, traits. */
+  #follow() {
     this.stop = [
       followTheme(this.el, (theme) => {
         this.theme = theme;
-        this.#paint();
+        this.paint();
         this.refreshPanel();
       }),
     ];
     const observer = new ResizeObserver(() => {
       this.renderer.resize();
-      this.#firstFit();
+      this.firstFit();
     });
     observer.observe(this.tree);
     this.stop.push(
       () => observer.disconnect(),
-      () => this.layout.stop(),
+      () => this.levels.stop(),
       () => this.aria.stop(),
       () => this.tooltip.stop(),
     );
     this.#listen();
-    this.renderer.resize();
-    this.colour = ENCODINGS[model.get("color_by")] ? model.get("color_by") : "kind";
-    this.#paint();
-    legend(this);
-    const query = model.get("query");
+  }
+
+  /** The first picture: that of the level that is wanted, or what stands in for it until its data is there. */
+  #begin(wanted) {
+    const query = this.model.get("query");
     if (query) {
       this.input.value = query;
       this.find(query);
     }
+    if (wanted === "fx" || wanted === "aten") {
+      this.setLevel(wanted);
+      if (this.switching || this.scene) return;
+    }
+    const { selection } = this;
     this.rebuild(null, {
       then: () => {
-        if (this.selection) {
+        if (this.graph.item(selection)) {
           this.camera.fit(false);
           this.fitted = true;
-          this.reveal(this.selection);
-        } else this.select("");
+          this.reveal(selection);
+        } else if (selection && !this.pending) this.select("");
       },
     });
     this.refreshPanel();
-    this.#segments();
+    this.segments();
   }
 
-  #all() {
-    return new Set([...this.graph.groups.keys()].filter(Boolean));
-  }
-  #firstFit() {
+  firstFit() {
     if (!this.fitted && this.renderer.w && this.scene) {
       this.fitted = true;
       this.camera.fit(false);
@@ -107,15 +126,15 @@ class Inspector {
   #listen() {
     const { model } = this;
     const on = {
-      code: () => this.refreshPanel(),
-      task: () => this.refreshPanel(),
-      touches: () => this.#found(() => this.graph.setTouches(model.get("touches"))),
-      parity: () => this.#found(() => this.graph.setParity(model.get("parity"))),
+      code: () => this.#arrived("code"),
+      aten: () => this.#arrived("aten"),
+      task: () => this.#tasked(),
       session: () => {
         this.session = new SessionFacts(model.get("session"));
         this.refreshPanel();
       },
     };
+    for (const part of Object.keys(FINDINGS)) on[part] = () => this.#found(part);
     for (const name of ["selection", "expanded", "color_by", "query", "level"]) on[name] = () => this.#fromModel(name);
     for (const [name, f] of Object.entries(on)) {
       model.on("change:" + name, f);
@@ -123,24 +142,43 @@ class Inspector {
     }
   }
 
+  #take(part) {
+    this.graph[FINDINGS[part]](this.model.get(part));
+  }
+
   /** Something was computed after the graph was drawn: take it over, and show it wherever it shows. */
-  #found(take) {
-    take();
+  #found(part) {
+    this.#take(part);
+    this.levels.renewed();
     this.scene?.mark();
     this.ui.parityList = null;
-    this.#paint();
+    this.paint();
     legend(this);
     status(this);
     this.emphasise();
     this.refreshPanel();
   }
 
-  /** Asks for another capture of the session; its parts come as traits. */
-  openCapture(index) {
-    this.#tell("capture", index);
+  /** The code of a graph has come, or gone: a level may have waited for it. */
+  #arrived(part) {
+    if (!sent(this.model.get(part))) return; // another capture is on its way
+    const level = this.levels.renew(part);
+    if (this.pending === level || (this.level === level && !this.switching && this.drawn !== this.graph))
+      this.setLevel(level);
+    this.refreshPanel();
   }
 
-  #tell(name, value) {
+  #tasked() {
+    this.refreshPanel();
+    this.showNote();
+  }
+
+  /** Asks for another capture of the session; its parts come as traits. */
+  openCapture(index) {
+    this.tell("capture", index);
+  }
+
+  tell(name, value) {
     this.model.set(name, value);
     this.model.save_changes();
   }
@@ -154,17 +192,17 @@ class Inspector {
       this.find(value);
     }
     if (name === "level" && value !== this.level) this.setLevel(value);
-    if (name === "expanded" && String(value) !== String(fold(this.expanded, this.graph))) {
-      this.expanded = unfold(value, this.graph);
+    if (name === "expanded" && !this.switching && String(value) !== String(fold(this.expanded, this.drawn))) {
+      this.expanded = unfold(value, this.drawn);
       this.rebuild(null, { quiet: true, then: () => this.camera.show(this.selection) });
     }
   }
 
   #choose(key) {
     this.selection = key || "";
-    this.cone = this.selection ? this.graph.cone(this.selection) : null;
+    this.cone = this.drawn.item(this.selection) ? this.drawn.cone(this.selection) : null;
     this.way = null;
-    this.#tell("selection", this.selection);
+    this.tell("selection", this.selection);
   }
 
   select(key) {
@@ -174,16 +212,27 @@ class Inspector {
     this.aria.select();
   }
 
+  /** The autograd nodes of the selection, whatever level it was made at. */
+  picked() {
+    return [...new Set(this.drawn.nodesOf(this.selection).map((n) => n.base))].filter(Boolean);
+  }
+
   /** Marks the way the gradient takes from one node to a parameter's; null clears it. */
   showPath(from, to) {
-    this.way = from ? { ...this.graph.path(from, to), name: this.graph.item(to).parameter } : null;
+    this.way = from ? { ...this.drawn.path(from, to), name: this.graph.item(to).parameter } : null;
     this.emphasise();
     this.refreshPanel();
   }
 
-  /** Selects an item wherever it is: opens the groups around it and brings it into sight. */
+  /** Selects an item wherever it is: goes to its level, opens the groups around it and brings it into sight. */
   reveal(key) {
-    const item = this.graph.item(key);
+    const level = key ? levelFor(key, this.level) : this.level;
+    if (level !== this.level || this.switching) {
+      this.selection = key; // taken over when the other graph is drawn
+      return level === this.level ? undefined : this.setLevel(level);
+    }
+    if (this.pending) return this.select(this.drawn.item(key) ? key : ""); // the picture is covered
+    const item = this.drawn.item(key);
     if (!item) return this.select("");
     const before = this.expanded.size;
     for (let g = item.parent; g && g.parent; g = g.parent) this.expanded.add(g.path);
@@ -201,13 +250,17 @@ class Inspector {
   }
 
   toggle(path, select = true) {
-    const group = this.graph.groups.get(path);
-    if (!group?.parent) return;
-    if (this.expanded.has(path))
-      for (const p of [...this.expanded]) {
-        if (p === path || p.startsWith(path + ".")) this.expanded.delete(p);
+    const group = this.drawn.groups.get(path);
+    if (!group?.parent || this.switching) return;
+    if (this.expanded.has(path)) {
+      // Every group inside closes too.
+      const todo = [group];
+      while (todo.length) {
+        const g = todo.pop();
+        this.expanded.delete(g.path);
+        todo.push(...g.children);
       }
-    else this.expanded.add(path);
+    } else this.expanded.add(path);
     this.rebuild(group.key, {
       then: () => {
         this.refreshPanel();
@@ -221,73 +274,77 @@ class Inspector {
   }
 
   setLevel(level) {
-    this.level = level;
+    if (this.switching) cancel(this);
     this.wrapped = false;
-    if (level === "module") {
-      this.expanded.clear();
-      this.rebuild(null, { then: () => this.camera.fit() });
-    }
-    if (level === "autograd") {
-      this.expanded = this.#all();
-      this.rebuild(null, { then: () => (this.selection ? this.camera.show(this.selection) : this.camera.fit()) });
-    }
-    this.#tell("level", level);
-    this.#segments();
+    this.pending = null;
+    const entry = this.levels.has(level) ? this.levels.entry(level) : null;
+    if (!entry || !entry.graph.list.length) {
+      this.pending = level; // its data is on its way, or there is none: the note says which
+      this.level = level;
+      this.tell("level", level);
+    } else if (entry.graph === this.drawn) this.#open(level);
+    else adopt(this, entry, level);
+    this.showNote();
+    this.segments();
+  }
+
+  /** All open or all closed, in the graph that is drawn already. */
+  #open(level) {
+    this.expanded = level === "module" ? new Set() : level === "" ? this.expanded : this.drawn.all();
+    this.level = level;
+    this.rebuild(null, {
+      then: () => (this.selection && level !== "module" ? this.camera.show(this.selection) : this.camera.fit()),
+    });
+    this.tell("level", level);
+  }
+
+  /** Another graph has been laid out and is about to be drawn: what was chosen in the old one is looked for in it. */
+  takeOver(entry, level) {
+    const { selection } = this;
+    const from = this.drawn;
+    this.drawn = entry.graph;
+    this.level = level;
+    Object.assign(this.renderer.state, { hover: null, near: null, nearKeys: [] });
+    this.tell("level", level);
+    this.#choose(translated(selection, from, entry.graph));
+    this.paint();
+    legend(this);
+    status(this);
+    this.find(this.input.value);
+    this.refreshPanel();
+    this.showNote();
+    this.segments();
   }
 
   setColour(name) {
     this.colour = name;
     this.filter.clear();
-    this.#tell("color_by", name);
-    this.#paint();
+    this.tell("color_by", name);
+    this.paint();
     legend(this);
-    this.#segments();
+    this.segments();
     this.emphasise();
   }
 
   find(query) {
-    this.hits = this.graph.search(query);
-    this.at = -1;
-    this.#tell("query", query);
-    this.emphasise();
-    this.#counted();
-    if (this.tab === "code" || (this.tab === "node" && !this.selection)) this.refreshPanel();
+    find(this, query);
   }
-
   step(by) {
-    if (!this.hits?.length) return;
-    this.at = (this.at + by + this.hits.length) % this.hits.length;
-    this.reveal("n" + this.hits[this.at]);
-    this.#counted();
+    step(this, by);
   }
-
-  #counted() {
-    const n = this.hits?.length,
-      total = this.graph.nodes.size;
-    this.count.textContent =
-      this.hits === null
-        ? ""
-        : n
-          ? this.at >= 0
-            ? `${number(this.at + 1)} of ${number(n)}`
-            : `${number(n)} of ${number(total)}`
-          : "no match";
-    this.clearButton.hidden = this.hits === null;
-    for (const b of this.steps) b.hidden = !n;
-    this.slash.hidden = this.hits !== null;
-  }
-
   hover(key, cell) {
-    const { state } = this.renderer;
-    if (state.hover === key && state.hoverCell === cell) return;
-    state.hover = key;
-    state.hoverCell = cell;
-    const box = key && this.scene?.box(key),
-      lit = box && box.kind !== "open";
-    state.near = lit ? new Uint8Array(this.graph.list.length) : null;
-    if (lit) for (const n of this.graph.nodesOf(key)) state.near[n.index] = 1;
-    state.nearKeys = lit ? [...this.scene.next(key, "up"), ...this.scene.next(key, "down")] : [];
-    this.renderer.request();
+    hover(this, key, cell);
+  }
+  /** Points in the picture at an item of any level, or at what stands for it. */
+  point(key) {
+    const [first] = key ? this.drawn.nodesOf(key) : [];
+    this.hover(first ? this.drawn.shown(first, this.expanded) : null);
+  }
+  rebuild(anchor, how) {
+    rebuild(this, anchor, how);
+  }
+  emphasise(known) {
+    emphasise(this, known);
   }
 
   go(key) {
@@ -297,86 +354,14 @@ class Inspector {
     }
   }
 
-  /** The code, asked for when it is first shown: it outweighs everything else. */
+  /** The captured graph's code, asked for when it is first shown: it outweighs everything else. */
   code() {
-    if (this.codeRead) return this.codeRead;
-    const bytes = this.model.get("code");
-    if (sent(bytes)) return (this.codeRead = new Code(this.graph, bytes));
-    if (!this.codeAsked) {
-      this.codeAsked = true;
-      this.model.send({ type: "code" });
-    }
-    return null;
+    return this.levels.code("code");
   }
 
-  /* The picture */
-
-  /** Lays out what is open. `anchor` stays where it is on screen; `then` runs once the picture is there, now or soon. */
-  rebuild(anchor, { then, quiet } = {}) {
-    if (anchor || quiet) this.level = this.expanded.size ? "" : "module";
-    this.#tell("expanded", fold(this.expanded, this.graph));
-    this.#segments();
-    this.afterwards = [...(this.layout.waiting ? this.afterwards : []), then].filter(Boolean);
-    this.busyTimer ??= setTimeout(() => {
-      this.busy.hidden = false;
-    }, 150);
-    const asked = performance.now();
-    this.layout.scene(this.graph.openFlags(this.expanded), this.wrapped ? this.camera.aspect() : 0, (scene) => {
-      clearTimeout(this.busyTimer);
-      this.busyTimer = null;
-      this.busy.hidden = true;
-      const before = anchor && this.scene?.box(anchor),
-        after = before && scene.box(anchor);
-      const shift = after ? [after.x + after.w / 2 - before.x - before.w / 2, after.y - before.y] : [0, 0];
-      this.renderer.view.x += shift[0];
-      this.renderer.view.y += shift[1];
-      this.scene = scene;
-      this.camera.moving = null;
-      this.renderer.setScene(scene, shift);
-      this.emphasise(this.reach);
-      this.#firstFit();
-      if (!anchor && this.fitted && !this.camera.sees()) this.camera.fit(false); // a smaller picture may lie elsewhere
-      this.aria.later();
-      const run = this.afterwards;
-      this.afterwards = [];
-      run.forEach((f) => f());
-      this.times.scene = performance.now();
-      this.times.rebuild = this.times.scene - asked;
-    });
-  }
-
-  #paint() {
+  paint() {
     if (this.renderer && this.theme && this.colour)
-      this.renderer.setColours(ENCODINGS[this.colour], this.theme, this.graph);
-  }
-
-  /** What is dimmed and what is marked, worked out once per change and not per frame. `known`: what an earlier call returned, where only the picture is new. */
-  emphasise(known) {
-    if (!this.scene || !this.colour) return;
-    const { state } = this.renderer,
-      { graph } = this,
-      before = state.dim || state.mark || state.path || state.hits;
-    const reach = (this.reach = known && known.cone === this.cone && known.way === this.way ? known : reachOf(this));
-    state.selection = this.selection
-      ? this.scene.box(this.selection)
-        ? this.selection
-        : graph.item(this.selection) && graph.shown(graph.nodesOf(this.selection)[0], this.expanded)
-      : null;
-    state.mark = this.cone?.mark || null;
-    state.path = this.way?.on || null;
-    state.hits = reach.hits;
-    state.dim = null;
-    if (reach.kept) {
-      const { item, kind } = this.scene;
-      state.dim = new Uint8Array(graph.items.length);
-      for (let b = 0; b < item.length; b++)
-        if (!(kind[b] === 3 ? reach.kept : reach.reached)[item[b]]) state.dim[item[b]] = 1;
-    }
-    if (before || state.dim) {
-      this.renderer.tiles.stale();
-      this.renderer.picture = null;
-    }
-    this.renderer.request();
+      this.renderer.setColours(ENCODINGS[this.colour], this.theme, this.drawn);
   }
 
   /** What was found at an item, in words: for tooltips and the screen reader. */
@@ -399,13 +384,13 @@ class Inspector {
     this.keys.hidden = !this.keys.hidden;
   }
 
-  #segments() {
-    this.levels.mark(this.level ?? "module");
+  segments() {
+    this.levelBar.mark(this.level ?? "module");
     this.colours.mark(this.colour);
   }
 
-  segment(...args) {
-    return segment(...args);
+  showNote() {
+    showNote(this);
   }
 
   /* Panels */
@@ -417,41 +402,13 @@ class Inspector {
   }
 
   refreshPanel() {
-    if (!this.body || !this.theme) return;
-    const same = this.shownTab === this.tab && (this.tab !== "node" || this.shownFor === this.selection),
-      top = same ? this.body.scrollTop : 0,
-      g = this.graph;
-    const counts = {
-      metadata: [g.touched.length, "alarm"],
-      parity: [g.wrong.length, "alarm"],
-      misses: [this.session.again.length, ""],
-    };
-    this.tabBar.replaceChildren(
-      ...Object.entries(TABS).map(([key, [label]]) =>
-        h(
-          "button",
-          {
-            role: "tab",
-            "aria-selected": String(key === this.tab),
-            tabIndex: key === this.tab ? 0 : -1,
-            onclick: () => this.openTab(key),
-          },
-          label,
-          counts[key]?.[0]
-            ? h("span.cabw-count" + (counts[key][1] ? "." + counts[key][1] : ""), null, number(counts[key][0]))
-            : null,
-        ),
-      ),
-    );
-    this.body.replaceChildren(TABS[this.tab][1](this));
-    this.body.scrollTop = top;
-    this.shownTab = this.tab;
-    this.shownFor = this.selection;
+    if (this.body && this.theme) showPanel(this);
   }
 
   name(key) {
-    const item = this.graph.item(key);
-    return item.nodes ? item.path || item.name : `${item.name} #${item.id}`;
+    const item = this.drawn.item(key);
+    if (!item) return "";
+    return item.owner ? item.owner.title : item.nodes ? item.path || item.name : item.title;
   }
   link(key, text, after) {
     return h(

@@ -1,4 +1,5 @@
 /** The six panels. Each is a function of the inspector that returns DOM; each row leads back to the graph. */
+import { h, number } from "./dom.js";
 import { codePanel } from "./panels/code.js";
 import { memoryPanel } from "./panels/memory.js";
 import { metadataPanel } from "./panels/metadata.js";
@@ -14,3 +15,33 @@ export const TABS = {
   misses: ["Misses", missesPanel],
   code: ["Code", codePanel],
 };
+
+/** Builds the panel that is open, and the tabs above it. */
+export function showPanel(ins) {
+  const same = ins.shownTab === ins.tab && (ins.tab !== "node" || ins.shownFor === ins.selection);
+  const top = same ? ins.body.scrollTop : 0;
+  const counts = {
+    metadata: [ins.graph.touched.length, "alarm"],
+    parity: [ins.graph.wrong.length, "alarm"],
+    misses: [ins.session.again.length, ""],
+  };
+  const tab = ([key, [label]]) =>
+    h(
+      "button",
+      {
+        role: "tab",
+        "aria-selected": String(key === ins.tab),
+        tabIndex: key === ins.tab ? 0 : -1,
+        onclick: () => ins.openTab(key),
+      },
+      label,
+      counts[key]?.[0]
+        ? h("span.cabw-count" + (counts[key][1] ? "." + counts[key][1] : ""), null, number(counts[key][0]))
+        : null,
+    );
+  ins.tabBar.replaceChildren(...Object.entries(TABS).map(tab));
+  ins.body.replaceChildren(TABS[ins.tab][1](ins));
+  ins.body.scrollTop = top;
+  ins.shownTab = ins.tab;
+  ins.shownFor = ins.selection;
+}

@@ -3,7 +3,7 @@ import { h, mark, plural, svg, ICON } from "./dom.js";
 import { ENCODINGS } from "./encode.js";
 
 export const ALARM = "var(--c-alarm)";
-export const title = (n) => `${n.name} #${n.id}`;
+export const title = (n) => n.title;
 export const inModule = (ins, n) =>
   n.module || (n.within ? ins.graph.model : ins.graph.grouped ? "outside of any module" : "");
 export const place = (ins, n) => [inModule(ins, n), n.line?.[0]].filter(Boolean).join(", ");
@@ -44,16 +44,16 @@ export const meter = (share, colour) => {
   return h("div.cabw-meter", null, h("div", { style: `width:${width}%;background:${colour}` }));
 };
 
-export function reach(cone) {
+export function reach(cone, [up, down] = ["towards the loss", "towards the leaves"]) {
   if (!cone) return null;
   return [
-    h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " towards the loss")),
+    h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " " + up)),
     h(
       "div",
       null,
       h("i.cabw-reach.down"),
       plural(cone.down, "descendant"),
-      h("span.muted", null, " towards the leaves"),
+      h("span.muted", null, " " + down),
     ),
   ];
 }

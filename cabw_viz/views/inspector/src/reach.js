@@ -6,7 +6,7 @@ import { ENCODINGS } from "./encode.js";
  * (reached), how many were found (hits). All null where nothing is searched, filtered or selected.
  */
 export function reachOf({ graph, filter, cone, way, hits: ids, colour }) {
-  const out = { cone, way, kept: null, reached: null, hits: null };
+  const out = { graph, cone, way, kept: null, reached: null, hits: null };
   if (!ids && !filter.size && !cone) return out;
   const n = graph.items.length;
   const encoding = ENCODINGS[colour];

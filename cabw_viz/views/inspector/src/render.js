@@ -80,7 +80,7 @@ export class Renderer {
           fill: mix(rgb[token], rgb.box, encoding === ENCODINGS.kind ? theme.tint : theme.tint * 1.5),
           border: mix(rgb[token], rgb.box, 0.5),
           loud: ["first", "initial"].includes(key),
-          quiet: ["view", "none"].includes(key),
+          quiet: ["view", "check", "none"].includes(key),
         },
       ]),
     );
@@ -217,7 +217,7 @@ export class Renderer {
   }
 
   #unreached(item) {
-    return this.graph.data.failed_at !== null && (item.nodes || [item]).every((n) => n.unreached);
+    return this.graph.letter === "n" && this.graph.data.failed_at !== null && (item.nodes || [item]).every((n) => n.unreached);
   }
 
   #fade(b) {
@@ -342,7 +342,7 @@ export class Renderer {
     );
     if (far) return;
     const g = this.grow,
-      id = g > 1.12 ? "" : this.figureOf(n) || "#" + n.id,
+      id = g > 1.12 ? "" : this.figureOf(n) || n.tag,
       room = w - 30 - 6.2 * id.length - (n.parameter ? 8 : 4);
     ctx.textBaseline = "middle";
     ctx.fillStyle = loud ? theme["on-strong"] : colour.quiet && n.family === "view" ? theme.muted : theme.text;

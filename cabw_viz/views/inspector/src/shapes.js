@@ -1,5 +1,5 @@
 /** What the picture is made of: badges, names, outlines, curves. Nothing here knows of the canvas it is drawn on. */
-import { plain } from "./graph.js";
+import { plain } from "./families.js";
 
 /** A group's name; of a module that is drawn in parts, all but the first say which they are. */
 export const nameOf = (group) => plain(group.name) + (group.part > 1 ? ` (${group.part})` : "");

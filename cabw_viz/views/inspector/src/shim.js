@@ -52,8 +52,9 @@ export async function openFile(render, el) {
   const began = performance.now();
   const part = (name, capture) => inlined(`cabw-${capture}-${name}`);
   const parts = async (capture) => {
-    const [data, touches, parity] = await Promise.all(["data", "touches", "parity"].map((name) => part(name, capture)));
-    return { data, touches, parity, code: null };
+    const names = ["data", "touches", "parity", "times"];
+    const [data, touches, parity, times] = await Promise.all(names.map((name) => part(name, capture)));
+    return { data, touches, parity, times, code: null, aten: null };
   };
   // A link may carry state: run.html#color_by=parity&selection=n307
   const linked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -70,7 +71,10 @@ export async function openFile(render, el) {
   };
   const capture = Number(linked.capture ?? document.body.dataset.capture ?? 0);
   const values = { ...state, capture, session: await inlined("cabw-session"), ...(await parts(capture)) };
-  const model = new Shim(values, { code: () => part("code", model.get("capture")) });
+  const model = new Shim(values, {
+    code: () => part("code", model.get("capture")),
+    aten: () => part("aten", model.get("capture")),
+  });
   model.on("change:capture", async () => {
     for (const [name, value] of Object.entries(await parts(model.get("capture")))) model.set(name, value);
     model.save_changes();

@@ -7,6 +7,13 @@ const PATIENCE = 8000; // after this long without a word the kernel is busy or g
 const TEXTS = {
   parity: { button: "Compare with eager", running: "Running the graph again and comparing", code: "cap.parity()" },
   audit: { button: "Run the audit", running: "Running the graph on watched tensors", code: "cap.audit()" },
+  lower: { button: "Lower the graph", running: "Lowering the graph to aten operators", code: "cap.lower()" },
+  times: { button: "Time the nodes", running: "Running the graph and timing each node", code: "cap.times()" },
+  divergence: {
+    button: "Find the first divergence",
+    running: "Running the graph and comparing at every node",
+    code: "cap.divergence()",
+  },
 };
 const LABELS = { device: "Device", dtype: "Dtype", backend: "Backend", hooks: "Hooks" };
 
@@ -14,10 +21,12 @@ const LABELS = { device: "Device", dtype: "Dtype", backend: "Backend", hooks: "H
 export function taskForm(ins, what, missing) {
   const { button, code } = TEXTS[what];
   if (!ins.model.get("kernel")) return missing ? empty(missing, " With a kernel: ", h("code", null, code)) : null;
+  const choices = ins.model.get("choices")?.[what];
+  if (!choices) return missing ? empty(missing) : null; // the session holds nothing that could be run
   const task = ins.model.get("task") || {};
   const running = task.state === "running" || asked(ins, what);
   const chosen = (ins.ui[what] ??= {});
-  const fields = Object.entries(ins.model.get("choices")?.[what] ?? {}).map(([name, options]) =>
+  const fields = Object.entries(choices).map(([name, options]) =>
     choice(name, options, chosen, running),
   );
   const run = () => {

@@ -1,7 +1,7 @@
 /** A few words about what is under the pointer, after a short rest. */
 import { h, plural, shape } from "./dom.js";
 import { bytes } from "./encode.js";
-import { heldBy } from "./graph.js";
+import { heldBy } from "./drawable.js";
 import { place } from "./parts.js";
 
 const REST = 320;
@@ -23,11 +23,17 @@ export class Tooltip {
   }
 
   #put(key, p) {
-    const { graph, renderer } = this.ins;
-    const item = graph.item(key);
+    const { drawn, graph, renderer } = this.ins;
+    const item = drawn.item(key);
     if (!item) return;
-    const name = item.nodes ? item.path : `${item.name} #${item.id}`;
-    const lines = item.nodes ? this.#ofGroup(item) : this.#ofNode(item);
+    const name = item.owner ? item.owner.title : item.nodes ? item.path : item.title;
+    const lines = item.owner
+      ? [plural(item.nodes.length, "graph node"), ...this.#ofNode(item.owner)]
+      : item.nodes
+        ? this.#ofGroup(item)
+        : drawn === graph
+          ? this.#ofNode(item)
+          : this.#ofOp(item);
     this.el.replaceChildren(
       h("b", null, name.slice(0, 120)),
       ...lines.filter(Boolean).map((t) => h("div", null, t.slice(0, 200))),
@@ -45,6 +51,11 @@ export class Tooltip {
       held ? `holds ${bytes(held)}` : null,
       this.ins.told(g),
     ];
+  }
+
+  #ofOp(op) {
+    const text = op.text.slice(0, 400);
+    return [text.slice(text.indexOf(" = ") + 3), op.base?.title, place(this.ins, op), op.line?.[2], this.ins.told(op)];
   }
 
   #ofNode(n) {

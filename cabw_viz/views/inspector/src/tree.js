@@ -3,10 +3,8 @@
  * back to it: where that happens (a module called twice, two lists of modules called in turn) the group is cut into the
  * parts that run one after the other, `mlp`, `mlp@2`, `mlp@3`.
  */
-export function treeOf({ nodes, moduleOf, paths, classes, edgeFrom, edgeTo, name }) {
+export function treeOf({ nodes, moduleOf, segments, classOf, edgeFrom, edgeTo, name }) {
   const groups = new Map();
-  const classOf = new Map(paths.map((path, i) => [path, classes[i]]));
-  const segments = paths.map((path) => path.split("."));
   const buckets = new Uint32Array(nodes.length); // of each node in the group at hand; one array for all groups, for speed
   const root = make("", name, "", null);
 

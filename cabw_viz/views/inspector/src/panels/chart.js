@@ -30,7 +30,7 @@ export function chart(ins) {
     );
   canvas.addEventListener("pointermove", (e) => {
     if (!nodes.length) return;
-    ins.hover(ins.graph.shown(nodes[index(e)], ins.expanded));
+    ins.point(nodes[index(e)].key);
     draw(index(e));
   });
   canvas.addEventListener("pointerleave", () => {
@@ -71,7 +71,7 @@ function paint(ins, canvas, nodes, at) {
     c.fillStyle = t.muted;
     c.fillText(label, LEFT - 4, y(value));
   }
-  const picked = new Set(ins.graph.nodesOf(ins.selection));
+  const picked = new Set(ins.picked());
   nodes.forEach((n, i) => {
     const loud = n.origin || picked.has(n);
     const top = y(n.relative);

@@ -18,8 +18,8 @@ export function codePanel(ins) {
       h("h2", null, "Code"),
       empty(ins.graph.data.failure ? "The trace stopped before the graph was made." : "This capture holds no graph."),
     );
-  const picked = new Set(ins.selection ? ins.graph.nodesOf(ins.selection) : []);
-  const hits = new Set(ins.hits || []);
+  const picked = new Set(ins.picked());
+  const hits = new Set((ins.hits || []).map((id) => ins.drawn.nodes.get(id).base?.id));
   const lines = [...picked].flatMap((n) => code.linesOf(n)).sort((a, b) => a - b);
   const make = (i) => line(ins, code, i, picked, hits);
   const body = h("div.cabw-scroll", { tabIndex: 0, role: "region", "aria-label": "Graph code" });

@@ -1,7 +1,7 @@
 /** What the backward's nodes hold until they have run, by module. */
 import { h, shape } from "../dom.js";
 import { bytes } from "../encode.js";
-import { heldBy } from "../graph.js";
+import { heldBy } from "../drawable.js";
 import { windowed } from "../list.js";
 import { empty, fold, heading, meter, place } from "../parts.js";
 

@@ -8,7 +8,7 @@ const total = (touches) => touches.reduce((sum, t) => sum + t.count, 0);
 
 export function metadataPanel(ins) {
   const { graph } = ins;
-  const picked = ins.selection ? new Set(graph.nodesOf(ins.selection)) : null;
+  const picked = ins.selection ? new Set(ins.picked()) : null;
   const of = (phase) => graph.touches.filter((t) => t.phase === phase && (!picked || picked.has(t.node)));
   const initial = of("initial_trace");
   const passes = of("graph_pass");

@@ -1,10 +1,11 @@
 /** What stands in the Node panel without a selection: findings before facts, each a link; or what a search found. */
 import { h, number, plural } from "../dom.js";
-import { bytes, error } from "../encode.js";
-import { FLAGS, heldBy } from "../graph.js";
+import { bytes, duration, error, timed } from "../encode.js";
+import { heldBy, NAMED } from "../drawable.js";
 import { windowed } from "../list.js";
 import { inPlainWords } from "../reasons.js";
 import { ALARM, empty, facts, finding, heading, kindMark, place, title, to } from "../parts.js";
+import { taskForm } from "../task.js";
 
 const ROW = 26;
 const CALM = "var(--muted)";
@@ -18,7 +19,7 @@ const RAN = {
 export function matches(ins) {
   const ids = ins.hits;
   if (!ids.length) {
-    const words = Object.keys(FLAGS).flatMap((flag) => [h("code", null, flag), ", "]);
+    const words = NAMED.flatMap((flag) => [h("code", null, flag), ", "]);
     return h(
       "div.cabw-pad",
       null,
@@ -32,14 +33,14 @@ export function matches(ins) {
     );
   }
   const make = (i) => {
-    const n = ins.graph.nodes.get(ids[i]);
+    const n = ins.drawn.nodes.get(ids[i]);
     return h(
       "button.cabw-row.cabw-match",
       to(ins, n.key),
       kindMark(n, 11),
       h("span", null, n.label),
       h("span.muted", null, n.parameter || n.module || ""),
-      h("span.muted", null, "#" + n.id),
+      h("span.muted", null, n.base ? "#" + n.base.id : ""),
     );
   };
   return h(
@@ -52,7 +53,7 @@ export function matches(ins) {
         "h2",
         null,
         plural(ids.length, "match", "matches"),
-        h("span.muted.cabw-light", null, `  of ${number(ins.graph.nodes.size)} nodes`),
+        h("span.muted.cabw-light", null, `  of ${number(ins.drawn.nodes.size)} nodes`),
       ),
     ),
     windowed({ count: ids.length, height: ROW, make, scroller: () => ins.body }),
@@ -71,7 +72,7 @@ export function overview(ins) {
       data.failure ? "This backward failed" : graph.nodes.size ? "What this backward shows" : "Nothing was captured",
     ),
     data.failure ? failed(ins) : null,
-    graph.nodes.size ? [parity(ins), touched(ins), held(ins)] : null,
+    graph.nodes.size ? [parity(ins), touched(ins), held(ins), slow(ins)] : null,
     calls(ins),
     graph.nodes.size
       ? [
@@ -186,6 +187,27 @@ function held(ins) {
     head: `${bytes(total)} held for this backward`,
     text,
     onclick,
+  });
+}
+
+/** Where the time goes; an offer to measure it, where the colour asks for it. */
+function slow(ins) {
+  const { graph } = ins;
+  if (!graph.times) {
+    const form = ins.colour === "time" || ins.model.get("task")?.what === "times";
+    return form ? h("div", null, heading("Time"), taskForm(ins, "times", "The nodes have not been timed.")) : null;
+  }
+  const worst = graph.list.reduce((a, b) => (b.seconds > (a?.seconds ?? -1) ? b : a), null);
+  if (!worst) return null;
+  return finding(ins, {
+    icon: "bar3",
+    colour: "var(--q3)",
+    head: `${duration(timed(graph.list))} in all nodes, the graph run op by op`,
+    text: `The slowest is ${title(worst)}, ${place(ins, worst)}: ${duration(worst.seconds)}.`,
+    onclick: () => {
+      ins.setColour("time");
+      ins.reveal(worst.key);
+    },
   });
 }
 

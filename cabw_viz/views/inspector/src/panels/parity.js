@@ -122,7 +122,7 @@ function columns(ins, ui) {
 
 function table(ins, rows) {
   if (!rows.length) return h("div.cabw-pad", null, empty("None."));
-  const picked = new Set(ins.graph.nodesOf(ins.selection));
+  const picked = new Set(ins.picked());
   const current = rows.findIndex((row) => picked.has(row.ref));
   const list = windowed({
     count: rows.length,

@@ -1,0 +1,189 @@
+"""Gradients as they were at a moment: copies, and the fingerprints that stand in for them where memory is short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+SMALL = 1024
+"""A gradient of at most so many bytes is kept in full whatever was said: its fingerprint would take as much."""
+
+SAMPLES = 32
+_ROW = 512
+_MULTIPLIER = 0x5851F42D4C957F2D  # Knuth's, for MMIX
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A gradient with the metadata it had in the run; a clone may lose the strides of an expanded tensor."""
+
+    value: torch.Tensor
+    strides: tuple[int, ...] | None
+    """None where strides mean nothing (sparse) or cannot differ (accumulated into `.grad`, which sets its own)."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What is known of a gradient that was not kept. Equal bits give equal fingerprints."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    norm: float
+    """Euclidean norm, computed in the gradient's own precision or better."""
+    low: float
+    """Smallest element; for complex numbers the smallest real or imaginary part. NaN where there is a NaN."""
+    high: float
+    nans: int
+    infinities: int
+    hash: tuple[int, int]
+    """Of the bits in the order of the elements: two sums modulo 2**64, so that no other order has the same."""
+    samples: tuple[complex, ...]
+    """Elements at `SAMPLES` fixed places, evenly spread."""
+
+
+Kept = Gradient | Fingerprint
+
+
+@dataclass
+class NodeGradients:
+    """The gradients that flowed into and out of the autograd nodes of one run, by NodeCall number.
+
+    Each is a tuple with a place for every gradient; None for one that did not flow. What flows on unchanged is one
+    object in all its places.
+    """
+
+    into: dict[int, tuple[Kept | None, ...]] = field(default_factory=dict)
+    """What each node ran on, behind all hooks."""
+    out: dict[int, tuple[Kept | None, ...]] = field(default_factory=dict)
+    """What left each node, behind all hooks."""
+    before_hooks: dict[int, tuple[Kept | None, ...]] = field(default_factory=dict)
+    """For nodes with pre-hooks: what entered before those, behind the hooks of tensors."""
+    before_post_hooks: dict[int, tuple[Kept | None, ...]] = field(default_factory=dict)
+    """For nodes with post-hooks: what the node itself made."""
+    bytes: int = 0
+    """What the copies take."""
+    fingerprints: int = 0
+    """How many gradients were too many for `max_bytes`."""
+
+    def clear(self) -> None:
+        """Let go of every tensor."""
+        for kept in (self.into, self.out, self.before_hooks, self.before_post_hooks):
+            kept.clear()
+
+
+def detached_copy(gradient: torch.Tensor) -> torch.Tensor:
+    """A copy without history."""
+    return gradient.detach().clone()
+
+
+def strides_of(gradient: torch.Tensor) -> tuple[int, ...] | None:
+    """Strides, where the layout has any."""
+    return tuple(gradient.stride()) if gradient.layout is torch.strided else None
+
+
+def compact_copy(gradient: torch.Tensor) -> torch.Tensor:
+    """A copy without history; an expanded dimension is copied once and expanded again."""
+    if gradient.layout is not torch.strided or type(gradient) is not torch.Tensor or 0 not in gradient.stride():
+        return gradient.detach().clone()
+    sizes, strides = gradient.size(), gradient.stride()
+    once = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
+    if 0 in sizes or once == list(sizes):
+        return gradient.detach().clone()
+    return gradient.detach().as_strided(once, strides).clone().expand(sizes)
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """What a copy of a tensor takes."""
+    if tensor.layout is not torch.strided:
+        return tensor.numel() * tensor.element_size()
+    count = 1
+    for size, stride in zip(tensor.size(), tensor.stride(), strict=True):
+        count *= 1 if stride == 0 and size else size
+    return int(count) * tensor.element_size()
+
+
+def can_be_fingerprinted(tensor: torch.Tensor) -> bool:
+    """Whether a gradient is a plain dense one with numbers whose bits can be read."""
+    number = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and number and not tensor.is_nested
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same bits; False too where that cannot be told, and -0.0 is not 0.0."""
+    if one.shape != other.shape or one.dtype is not other.dtype or one.device != other.device:
+        return False
+    if not (can_be_fingerprinted(one) and can_be_fingerprinted(other)):
+        return False
+    bits = _BITS[one.element_size() // 2 if one.is_complex() else one.element_size()]
+    sides = [resolved(side.detach()) for side in (one, other)]
+    return torch.equal(*((torch.view_as_real(side) if side.is_complex() else side).view(bits) for side in sides))
+
+
+def fingerprint(tensor: torch.Tensor) -> Fingerprint:
+    """The fingerprint of a gradient for which `can_be_fingerprinted` is true."""
+    flat = resolved(tensor.detach()).reshape(-1)
+    real = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    low, high = _range(real)
+    nans = infinities = 0
+    if not (_is_finite(low) and _is_finite(high)):
+        nans, infinities = int(real.isnan().sum()), int(real.isinf().sum())
+    return Fingerprint(
+        tuple(tensor.shape), tensor.dtype, tensor.device, _norm(real), low, high, nans, infinities, hash_of(real),
+        samples_of(flat),
+    )  # fmt: skip
+
+
+def resolved(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its conjugation and negation carried out."""
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _range(real: torch.Tensor) -> tuple[float, float]:
+    if not real.numel():
+        return 0.0, 0.0
+    low, high = torch.aminmax(real)
+    return float(low), float(high)
+
+
+def _is_finite(number: float) -> bool:
+    return number - number == 0.0
+
+
+def _norm(real: torch.Tensor) -> float:
+    wide = torch.float64 if real.dtype is torch.float64 else torch.float32
+    return float(torch.linalg.vector_norm(real, dtype=wide)) if real.numel() else 0.0
+
+
+def hash_of(real: torch.Tensor) -> tuple[int, int]:
+    """Two sums over the bits of a flat tensor, eight bytes at a time: along rows and across them, weighted by place."""
+    flat = real.contiguous()
+    words = flat.numel() * flat.element_size() // 8
+    whole = flat[: words * 8 // flat.element_size()].view(torch.int64)
+    tail = flat[words * 8 // flat.element_size() :].view(_BITS[flat.element_size()]).to(torch.int64)
+    rows = words // _ROW
+    table, rest = whole[: rows * _ROW].view(rows, _ROW), whole[rows * _ROW :]
+    return _weighted([table.sum(1), rest, tail]), _weighted([table.sum(0), rest, tail])
+
+
+def _weighted(parts: list[torch.Tensor]) -> int:
+    sums = torch.cat(parts)
+    weights = torch.arange(1, sums.numel() + 1, device=sums.device) * _MULTIPLIER
+    return int((sums * weights).sum()) if sums.numel() else 0
+
+
+def samples_of(flat: torch.Tensor) -> tuple[complex, ...]:
+    """Elements of a flat tensor at fixed places."""
+    count = flat.numel()
+    if not count:
+        return ()
+    places = torch.arange(min(count, SAMPLES), device=flat.device) * count // min(count, SAMPLES)
+    return tuple(_numbers(flat[places]))
+
+
+def _numbers(tensor: torch.Tensor) -> Sequence[complex]:
+    numbers: Sequence[complex] = tensor.tolist()
+    return numbers

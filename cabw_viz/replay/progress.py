@@ -1,0 +1,68 @@
+"""A progress bar for what takes long."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PATIENCE = 2.0
+"""Seconds before a bar appears."""
+EVERY = 32
+"""Steps between two looks at the clock."""
+
+
+class Progress:
+    """A bar that appears after two seconds, in a terminal or a notebook, and goes when the work is done.
+
+    Args:
+        total: how many steps there are.
+        what: its label.
+    """
+
+    def __init__(self, total: int, what: str) -> None:
+        self._total, self._what = total, what
+        self._steps, self._shown = 0, 0
+        self._start = time.perf_counter()
+        self._bar: Any = None
+        self._off = not _somebody_looks()
+
+    def step(self) -> None:
+        """One step more."""
+        self._steps += 1
+        if self._off or self._steps % EVERY:
+            return
+        if self._bar is None and time.perf_counter() - self._start > PATIENCE:
+            self._bar = _bar(self._total, self._what)
+            self._off = self._bar is None
+        if self._bar is not None:
+            self._bar.update(self._steps - self._shown)
+            self._shown = self._steps
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def _somebody_looks() -> bool:
+    """Whether this is a notebook, or a terminal."""
+    return "ipykernel.kernelapp" in sys.modules or bool(getattr(sys.stderr, "isatty", bool)())
+
+
+def _bar(total: int, what: str) -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:  # a bar is no reason to fail
+        return None
+    return tqdm(total=total, desc=what, unit=" nodes", leave=False, disable=False)
+
+
+NO_PROGRESS = Progress(0, "")

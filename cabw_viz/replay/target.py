@@ -1,0 +1,62 @@
+"""Where, in what dtype and under what backend a captured graph is run again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from cabw_viz.replay.devices import Compiler, backend_named, device_named, dtype_named
+
+EAGER = "eager"
+"""The backend that interprets the graph, op by op on eager kernels."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a captured graph is run again; `HERE` is as it was captured."""
+
+    device: torch.device | None = None
+    """None leaves every tensor where it is."""
+    dtype: torch.dtype | None = None
+    """The floating dtype of everything; complex numbers take the one of the same precision. None leaves all as it is.
+    Another dtype gives the backward of the saved forward in that dtype: the forward is not run again."""
+    backend: str | Compiler = EAGER
+    """`eager`, a backend of torch.compile by name, or a callable that takes a GraphModule."""
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the graph goes through a compiler."""
+        return self.backend != EAGER
+
+    @property
+    def backend_name(self) -> str:
+        """What to call the backend."""
+        if isinstance(self.backend, str):
+            return self.backend
+        return str(getattr(self.backend, "__name__", type(self.backend).__name__))
+
+
+HERE = Target()
+
+
+def target_named(
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    backend: str | Compiler = EAGER,
+) -> Target:
+    """The target of these names.
+
+    Args:
+        device: anything torch names, `auto` for the current accelerator, or None.
+        dtype: a floating dtype, with or without `torch.`, or None.
+        backend: `eager`, a name that torch.compile knows, or a callable.
+
+    Raises:
+        CabwError: there is no such thing here; lists what there is.
+    """
+    return Target(
+        None if device is None else device_named(device),
+        None if dtype is None else dtype_named(dtype),
+        EAGER if backend == EAGER else backend_named(backend),
+    )

@@ -1,0 +1,158 @@
+"""Packs what was found of a capture, and what became of its session's backward calls, each as a part of its own.
+
+Findings come after the graph and may be replaced, so that the graph is not sent again. See `packing` for the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from cabw_viz.analysis import parity
+from cabw_viz.analysis.drawing import call_title, file_and_line
+from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.kinds import GOOD, SEVERITY, Outcome, Phase, Toucher
+from cabw_viz.record.model import CaptureRecord, Event
+from cabw_viz.views.inspector.packing import (
+    Column,
+    Differences,
+    Table,
+    errors,
+    growing,
+    joined,
+    one_based,
+    places_of,
+    short,
+    smallest,
+)
+
+OUTCOMES, PHASES, TOUCHERS = get_args(Outcome), get_args(Phase), get_args(Toucher)
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """How far the gradients at each autograd node are off, where that was looked for."""
+
+    first: int | None
+    """Number of the first node whose gradients differ though its inputs agree."""
+    errors: Mapping[int, tuple[float | None, float | None]]
+    """By number: the largest relative errors of the gradients that enter and leave it."""
+
+
+def pack_session(records: Sequence[CaptureRecord], events: Iterable[Event]) -> bytes:
+    """What the inspector shows of a session beside the capture that is open: its captures by title, its events."""
+    events = list(events)
+    functions, places, reasons = Table(), Table(), Table()
+    columns: dict[str, Column | Differences] = {
+        "event_call": growing([0 if e.call.index is None else e.call.index + 1 for e in events]),
+        "event_function": functions.of(e.call.function for e in events),
+        "event_place": places.of(file_and_line(e.call.where) for e in events),
+        "event_outcome": smallest([OUTCOMES.index(e.outcome) for e in events]),
+        "event_reason": reasons.optional(e.reason for e in events),
+        "event_capture": growing([0 if e.capture is None else e.capture + 1 for e in events]),
+        "event_seconds": np.asarray([e.seconds for e in events], "<f4"),
+    }
+    captures = [
+        {
+            "title": call_title(record),
+            "nodes": len(record.autograd_nodes),
+            "graph_nodes": len(record.graph_nodes),
+            "failed": record.failure is not None,
+        }
+        for record in records
+    ]
+    tables = {
+        "outcomes": OUTCOMES,
+        "functions": functions.values,
+        "places": places.values,
+        "reasons": reasons.values,
+    }
+    return joined({"captures": captures}, tables, columns)
+
+
+def pack_touches(record: CaptureRecord, capture: int = 0) -> bytes:
+    """Who read which metadata, and when."""
+    places, attributes, wheres, at = places_of(record), Table(), Table(), Table()
+    graph_nodes = record.graph_nodes
+    columns: dict[str, Column | Differences] = {
+        "touch_phase": smallest([PHASES.index(touch.phase) for touch in record.touches]),
+        "touch_node": growing([one_based(places, touch.autograd_node) for touch in record.touches]),
+        "touch_attribute": attributes.of(touch.attribute for touch in record.touches),
+        "touch_by": smallest([TOUCHERS.index(touch.by) for touch in record.touches]),
+        "touch_place": wheres.of(touch.where for touch in record.touches),
+        "touch_count": smallest([min(touch.count, 2**32 - 1) for touch in record.touches]),
+        "touch_at": at.optional(None if t.node is None else graph_nodes[t.node].name for t in record.touches),
+    }
+    tables = {
+        "phases": PHASES,
+        "touchers": TOUCHERS,
+        "attributes": attributes.values,
+        "touch_places": wheres.values,
+        "touched_nodes": at.values,
+    }
+    return joined({"capture": capture, "watched": record.watched}, tables, columns)
+
+
+def pack_parity(
+    record: CaptureRecord, comparison: Comparison | None, capture: int = 0, divergence: Divergence | None = None
+) -> bytes:
+    """Gradients held against a reference, each with its leaf's node; no bytes where nothing was compared.
+
+    Args:
+        record: the capture.
+        comparison: what its gradients came to.
+        capture: its place in the session.
+        divergence: how far each node is off, where that was looked for.
+    """
+    if comparison is None:
+        return b""
+    rows, places = comparison.rows, places_of(record)
+    node_of = {leaf.label: leaf.autograd_node for leaf in record.leaves}
+    names, shapes, dtypes, notes = Table(), Table(), Table(), Table()
+    columns: dict[str, Column | Differences] = {
+        "row_name": names.of(row.name for row in rows),
+        "row_node": growing([one_based(places, node_of.get(row.name)) for row in rows]),
+        "row_verdict": smallest([SEVERITY.index(row.verdict) for row in rows]),
+        "row_abs": errors(row.max_abs_err for row in rows),
+        "row_rel": errors(row.max_rel_err for row in rows),
+        "row_shape": shapes.of(row.shape for row in rows),
+        "row_dtype": dtypes.of(short(row.dtype) for row in rows),
+        "row_elements": np.asarray([row.elements for row in rows], "<f8"),
+        "row_mismatched": np.asarray([row.mismatched for row in rows], "<f8"),
+        "row_note": notes.optional(row.note for row in rows),
+    }
+    if divergence is not None:
+        pairs = [divergence.errors.get(node.number, (None, None)) for node in record.autograd_nodes]
+        columns |= {"node_into": errors(pair[0] for pair in pairs), "node_out": errors(pair[1] for pair in pairs)}
+    facts = {
+        "capture": capture,
+        "first": None if divergence is None else divergence.first,
+        "summary": parity.summary(comparison),
+        "ok": parity.ok(comparison),
+        "reference": comparison.reference,
+        "candidate": comparison.candidate,
+        "tolerances": comparison.tolerances,
+        "notes": comparison.notes,
+    }
+    tables: dict[str, Sequence[object]] = {
+        "verdicts": SEVERITY,
+        "good": sorted(GOOD),
+        "row_names": names.values,
+        "row_shapes": shapes.values,
+        "row_dtypes": dtypes.values,
+        "row_notes": notes.values,
+    }
+    return joined(facts, tables, columns)
+
+
+# ---------------------------------------------------------------------------------------------------------------- times
+
+
+def pack_times(record: CaptureRecord, capture: int = 0) -> bytes:
+    """Seconds that each autograd node took; no bytes where nothing was timed."""
+    if not record.node_seconds:
+        return b""
+    return joined({"capture": capture}, {}, {"seconds": errors(record.node_seconds)})

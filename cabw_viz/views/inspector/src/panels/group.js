@@ -1,0 +1,96 @@
+/** The selected group: what its nodes come to, and what is in it. */
+import { h, number, plural, svg, ICON } from "../dom.js";
+import { heldBy } from "../drawable.js";
+import { bytes, duration, timed } from "../encode.js";
+import { windowed } from "../list.js";
+import { facts, finding, heading, kindMark, place, reach, title, to } from "../parts.js";
+
+const ROW = 24;
+
+export function groupParts(ins, g) {
+  const nodes = ins.drawn === ins.graph ? g.nodes : [...new Set(g.nodes.map((n) => n.base))].filter(Boolean);
+  const rows = nodes.map((n) => n.row).filter(Boolean);
+  const wrong = rows.filter((row) => !row.good);
+  const held = heldBy(nodes);
+  const spent = timed(nodes);
+  const open = ins.expanded.has(g.path);
+  const list = g.children.length ? [...g.children, ...g.own] : g.nodes;
+  const parameters = nodes.filter((n) => n.parameter).length;
+  return [
+    h("h2.clip", null, h("bdi", null, g.module || g.name), h("span.muted.cabw-light", null, "  " + g.cls)),
+    g.parts > 1
+      ? h("p.muted", null, `Part ${g.part} of ${g.parts}: the gradient leaves this module and comes back to it.`)
+      : null,
+    facts([
+      [nodes === g.nodes ? "Nodes" : "Graph nodes", number(g.nodes.length)],
+      ["Autograd nodes", nodes === g.nodes ? null : number(nodes.length)],
+      [
+        "Parameters",
+        rows.length
+          ? `${number(rows.length)}, ${wrong.length ? `${number(wrong.length)} differ` : "all agree with eager"}`
+          : number(parameters),
+      ],
+      ["Holds", held ? bytes(held) : null],
+      ["Time", duration(spent) || null],
+      ["Reach", reach(ins.cone)],
+    ]),
+    g.parent
+      ? h(
+          "div.cabw-tags",
+          null,
+          h(
+            "button.cabw-tag",
+            { onclick: () => ins.toggle(g.path) },
+            open ? "Close group" : g.stack ? `Open ${g.stack} blocks` : "Open group",
+            h("span.muted", null, "Enter"),
+          ),
+        )
+      : null,
+    found(ins, nodes),
+    heading(g.children.length ? "Inside" : "Nodes", number(list.length)),
+    windowed({
+      count: list.length,
+      height: ROW,
+      scroller: () => ins.body,
+      className: ".cabw-links",
+      make: (i) => member(ins, list[i]),
+    }),
+  ];
+}
+
+function found(ins, nodes) {
+  const origin = nodes.find((n) => n.origin);
+  const touched = nodes.filter((n) => n.initial || n.passes);
+  return [
+    origin &&
+      finding(ins, {
+        icon: "flag",
+        head: "First divergence inside",
+        text: `${title(origin)}, ${place(ins, origin)}`,
+        onclick: () => ins.reveal(origin.key),
+      }),
+    ...touched.slice(0, 5).map((n) =>
+      finding(ins, {
+        icon: "bang",
+        head: n.initial ? "Touched in the initial trace" : "Looked for in a graph pass",
+        text: `${title(n)}, ${place(ins, n)}`,
+        onclick: () => ins.reveal(n.key),
+      }),
+    ),
+  ].filter(Boolean);
+}
+
+function member(ins, c) {
+  return h(
+    "button",
+    to(ins, c.key),
+    c.nodes ? svg(ICON.right, { size: 11 }) : kindMark(c, 11),
+    h(
+      "span",
+      null,
+      c.nodes ? `${c.name}${c.part > 1 ? ` (${c.part})` : ""} ` : c.label,
+      c.nodes && h("span.muted", null, c.cls),
+    ),
+    h("span.muted", null, c.nodes ? plural(c.nodes.length, "node") : c.tag),
+  );
+}
