@@ -13,24 +13,28 @@ import inspect
 import operator
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.fx
 from torch._dynamo import compiled_autograd, convert_frame, eval_frame, external_utils
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.callback import callback_handler
+from torch._dynamo.source import ConstantSource
 from torch._subclasses import fake_tensor
-from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental import _config as symbolic_shapes_config
+from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.utils import _pytree
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._sympy.printers import PythonPrinter
 
 from cabw_viz.errors import CabwError
 
@@ -593,6 +597,155 @@ _PASSING = frozenset({compiled_autograd.Op.__call__.__code__, call_backward.__co
 _INTERPRETER = torch.fx.Interpreter.run.__code__.co_filename
 
 
+# -- tracing a graph down to aten ops ------------------------------------------------------------------------
+
+UNTRACEABLE: tuple[type[Exception], ...] = (
+    fake_tensor.DynamicOutputShapeException,
+    fake_tensor.DataDependentOutputException,
+    symbolic_shapes.GuardOnDataDependentSymNode,
+)
+"""What a trace on stand-ins raises where the program asks for a tensor's values."""
+
+NO_STAND_IN: tuple[type[Exception], ...] = (fake_tensor.UnsupportedOperatorException,)
+"""What it raises for an op that computes no shapes without values (`torch.library.register_fake` would)."""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A tensor or a size that a trace computes with, and its numbers as expressions of symbols."""
+
+    value: Any
+    shape: tuple[str, ...] | None = None
+    strides: tuple[str, ...] | None = None
+    text: str = ""
+    """Of a size."""
+
+
+class SymbolicTrace:
+    """A trace with stand-ins whose sizes are symbols.
+
+    Sizes 0 and 1 are numbers, for there the ops themselves go other ways (broadcasting, empty inputs). The others are
+    taken to be any: PyTorch is told to answer "is it 1?" with no, where it may, instead of making that a guard.
+
+    Args:
+        symbolic: False makes every size a number.
+        tied: give equal sizes one symbol, which makes a trace several times quicker.
+    """
+
+    def __init__(self, *, symbolic: bool, tied: bool) -> None:
+        self._symbolic = symbolic
+        self._environment = symbolic_shapes.ShapeEnv(specialize_zero_one=False, duck_shape=tied)
+        self._mode = fake_tensor.FakeTensorMode(
+            shape_env=self._environment if symbolic else None,
+            allow_non_fake_inputs=True,
+            allow_fallback_kernels=False,
+            static_shapes=not symbolic,
+        )
+        self._free = symbolic_shapes.DimDynamic.DUCK if tied else symbolic_shapes.DimDynamic.DYNAMIC
+
+    def tensor(self, tensor: torch.Tensor, name: str, *, fixed: bool) -> StandIn:
+        """A stand-in for a tensor; its sizes are numbers where `fixed`."""
+        source = ConstantSource(name)
+        if not self._symbolic or tensor.layout is not torch.strided:
+            return self._described(self._mode.from_tensor(tensor, source=source, static_shapes=True))
+        sizes = [self._manner(size, fixed=fixed) for size in tensor.shape]
+        context: Any = symbolic_shapes.StatelessSymbolicContext(dynamic_sizes=sizes)
+        return self._described(self._mode.from_tensor(tensor, source=source, symbolic_context=context))
+
+    def size(self, value: int, name: str) -> StandIn:
+        """A stand-in for a size."""
+        if not self._symbolic or self._manner(value, fixed=False) is symbolic_shapes.DimDynamic.STATIC:
+            return StandIn(value, text=str(value))
+        source = ConstantSource(name)
+        symbol = self._environment.create_symbol(value, source, dynamic_dim=self._free, positive=None)
+        symbolic = self._environment.create_symintnode(symbol, hint=value, source=source)
+        return StandIn(symbolic, text=_text_of(symbolic))
+
+    def run(self, function: Callable[..., Any], arguments: Sequence[Any]) -> torch.fx.GraphModule:
+        """Trace a function of stand-ins into a graph of the ops that it ran."""
+        mode: Literal["symbolic", "fake"] = "symbolic" if self._symbolic else "fake"
+        with _sizes_are_not_one():
+            return proxy_tensor.make_fx(function, tracing_mode=mode, _allow_non_fake_inputs=True)(*arguments)
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """What was taken for granted on the way, as Python expressions of the symbols."""
+        printer = PythonPrinter()
+        return tuple(dict.fromkeys(printer.doprint(guard.expr) for guard in self._environment.guards))
+
+    def _manner(self, size: int, *, fixed: bool) -> Any:
+        return symbolic_shapes.DimDynamic.STATIC if fixed or size in (0, 1) else self._free
+
+    def _described(self, fake: Any) -> StandIn:
+        strides = tuple(map(_text_of, fake.stride())) if fake.layout is torch.strided else None
+        return StandIn(fake, tuple(map(_text_of, fake.shape)), strides)
+
+
+def _text_of(number: int | torch.SymInt) -> str:
+    """A number as a Python expression; a symbol as it was made, whatever has become known of it since."""
+    return str(number) if isinstance(number, int) else PythonPrinter().doprint(number.node.expr)
+
+
+def _sizes_are_not_one() -> AbstractContextManager[Any]:
+    """Context in which a symbol counts as neither 0 nor 1 where an op asks in a way that allows it."""
+    config: Any = symbolic_shapes_config  # a module of another class, of which the stub knows nothing
+    return config.patch(backed_size_oblivious=True) if hasattr(config, "backed_size_oblivious") else nullcontext()
+
+
+@contextmanager
+def no_nested_accumulation(refusal: Callable[[], Exception]) -> Iterator[None]:
+    """A context in which a backward that this thread starts may return gradients, but not add to any `.grad`."""
+    original, thread = door(), threading.get_ident()
+
+    def guard(*args: Any, **options: Any) -> Any:
+        if options.get("accumulate_grad") and threading.get_ident() == thread:
+            raise refusal()
+        return original(*args, **options)
+
+    guarded = disable_dynamo(guard)
+    set_door(guarded)
+    try:
+        yield
+    finally:
+        if door() is guarded:
+            set_door(original)
+
+
+def is_size_arithmetic(target: Any) -> bool:
+    """Whether a call of a lowered graph computes with sizes: `aten.sym_size.int`, `operator.mul`."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target.overloadpacket in _SIZE_READS
+    module = getattr(target, "__module__", "")
+    return module in ("_operator", "math", "torch") and target is not operator.getitem
+
+
+_SIZE_READS = frozenset({aten.sym_size, aten.sym_stride, aten.sym_storage_offset, aten.sym_numel})
+
+
+def is_aten_call(target: Any) -> bool:
+    """Whether a graph node's target is one overload of an operator."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def is_literal(node: torch.fx.Node) -> bool:
+    """Whether a constant of a graph is one that the program wrote down (`torch.tensor([1.0])`), copied when used."""
+    return bool(node.users) and all(user.target is aten.lift_fresh_copy.default for user in node.users)
+
+
+def viewed_argument(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a graph node's result is a view of, or is itself, by the operator's schema; None for a new tensor."""
+    if node.target is operator.getitem:
+        return node.args[0] if isinstance(node.args[0], torch.fx.Node) else None
+    if not isinstance(node.target, torch._ops.OpOverload) or returns_new_tensors(node.target):
+        return None
+    return next((argument for argument in node.args if isinstance(argument, torch.fx.Node)), None)
+
+
+def is_subclass(tensor: Any) -> bool:
+    """Whether a tensor is made of others that only its class knows (DTensor)."""
+    return is_traceable_wrapper_subclass(tensor)
+
+
 # -- watching the stand-ins of a trace -----------------------------------------------------------------------
 
 below_modes = torch._C._DisableTorchDispatch
@@ -1007,3 +1160,16 @@ def compiling() -> Iterator[None]:
         convert_frame.FRAME_COUNTER = frames
         convert_frame.FRAME_COMPILE_COUNTER.clear()
         convert_frame.FRAME_COMPILE_COUNTER.update(compiles)
+
+
+def operators_of(function: Callable[..., Any], tensors: Sequence[torch.Tensor], mode: Any) -> torch.fx.GraphModule:
+    """The graph of the operators that a function runs on these tensors, as a dispatch mode lets them through."""
+
+    def inside(*given: torch.Tensor) -> Any:
+        with mode:
+            return function(*given)
+
+    # A number that PyTorch has wrapped in a tensor would be traced as a number; a copy of it is a tensor.
+    detached = [tensor.detach() if tensor.dim() else tensor.detach().clone() for tensor in tensors]
+    made: torch.fx.GraphModule = proxy_tensor.make_fx(inside, _allow_non_fake_inputs=True)(*detached)
+    return made

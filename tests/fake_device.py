@@ -123,7 +123,7 @@ def _run(operator, *args, **kwargs):
     for leaf in wrapped.values():
         if leaf.shape != leaf.raw.shape:
             raise NotImplementedError(f"{operator} changed a tensor's geometry in place")
-    return _pytree.tree_map_only(torch.Tensor, lambda t: wrapped.get(id(t)) or DeviceTensor(t), out)
+    return _pytree.tree_map_only(torch.Tensor, lambda t: wrapped[id(t)] if id(t) in wrapped else DeviceTensor(t), out)
 
 
 def _is_stand_in(tensor: torch.Tensor) -> bool:

@@ -103,6 +103,8 @@ def autograd_box(record: CaptureRecord, node: AutogradNode, returned: Sequence[L
         node.number,
         tooltip=node_tooltip(record, node),
         state="failed" if stopped else _state(record, node),
+        nodes=(node.number,),
+        line=node.line,
     )
 
 
@@ -143,7 +145,11 @@ def _draw_node(sketch: _Sketch, node: AutogradNode, entering: Entering, returned
 
 
 def _summed(sketch: _Sketch, node: AutogradNode, index: int, sources: list[Source]) -> list[_Start]:
-    starts = [_Start(_exit(sketch.record.by_number[s.number]), _route(sketch.record, node, index, s)) for s in sources]
+    producers = [sketch.record.by_number[source.number] for source in sources]
+    starts = [
+        _Start(_exit(producer), route(sketch.record, producer, source.output, node, index))
+        for producer, source in zip(producers, sources, strict=True)
+    ]
     if len(starts) == 1:
         return starts
     box = Box(
@@ -156,11 +162,10 @@ def _summed(sketch: _Sketch, node: AutogradNode, index: int, sources: list[Sourc
     return sketch.through(starts, box)
 
 
-def _route(record: CaptureRecord, node: AutogradNode, index: int, source: Source) -> str:
-    producer = record.by_number[source.number]
+def route(record: CaptureRecord, producer: AutogradNode, output: int, node: AutogradNode, index: int) -> str:
+    """A gradient's way in words."""
     return (
-        f"output {source.output} of {producer.name} #{producer.number} "
-        f"to input {index} of {record.label(node)} #{node.number}"
+        f"output {output} of {producer.name} #{producer.number} to input {index} of {record.label(node)} #{node.number}"
     )
 
 

@@ -90,6 +90,8 @@ class Cluster:
     number: int | None = None
     parent: str | None = None
     """The frame that it stands in."""
+    details: tuple[str, ...] = ()
+    """Smaller lines under the title."""
     tooltip: str = ""
 
 
@@ -148,9 +150,9 @@ def local_name(name: str) -> str:
     return name.rpartition("<locals>.")[2]
 
 
-def counted(count: int, noun: str) -> str:
-    """A count with its noun: `1 hook`, `1,204 graph nodes`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun: `1 hook`, `1,204 graph nodes`; `plural` where that is more than an s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
 def problem_of(record: CaptureRecord) -> str:

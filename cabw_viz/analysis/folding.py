@@ -87,11 +87,23 @@ class Structure:
         """Why a part does not fold with others of its class, in a few words."""
         if part.cls != others.cls:
             return f"{part.cls or 'no class'} instead of {others.cls or 'no class'}"
-        mine, theirs = (Counter(self.record.by_number[n].name for n in p.nodes) for p in (part, others))
+        mine, theirs = self._names(part), self._names(others)
         less, more = theirs - mine, mine - theirs
         words = [f"without {_counted_names(less)}"] if less else []
         words += [f"with {'also ' if not less else ''}{_counted_names(more)}"] if more else []
+        if not words and self._leaving(part) != self._leaving(others):
+            words = [f"{counted(self._leaving(part), 'gradient')} out of it instead of {self._leaving(others):,}"]
         return " and ".join(words) or "other edges between the same nodes"
+
+    def _names(self, part: Part) -> Counter[str]:
+        """The part's nodes by name; its parameters only where it has nothing else."""
+        nodes = [self.record.by_number[number] for number in part.nodes]
+        names = Counter(node.name.removesuffix("Backward0") for node in nodes if node.kind != "accumulate_grad")
+        return names or Counter(node.name for node in nodes)
+
+    def _leaving(self, part: Part) -> int:
+        inside = set(part.nodes)
+        return sum(e.target not in inside for n in part.nodes for e in self.record.by_number[n].edges)
 
     def differences(self, parts: Sequence[Part]) -> list[str]:
         """What differs between parts that are built alike, a line each: `hooks: layers.3`."""

@@ -1,15 +1,28 @@
-"""The drawing with a box for each node of the captured graph."""
+"""The drawings with a box for each node of the captured graph, or of the graph of aten ops that it was lowered to."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 from cabw_viz.analysis.autograd_drawing import autograd_box, inner_function, short_target
-from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, counted, local_name, problem_of
+from cabw_viz.analysis.drawing import (
+    Arrow,
+    Box,
+    BoxKind,
+    Cluster,
+    Drawing,
+    Level,
+    call_title,
+    counted,
+    local_name,
+    problem_of,
+)
 from cabw_viz.analysis.flow import incoming
+from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import PLUMBING, GraphKind
-from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode
+from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode, LiftedInput
 
 BOX_KIND_OF: dict[GraphKind, BoxKind] = {
     "aot_op": "aot_backward",
@@ -31,34 +44,74 @@ FRAMED = 3
 """An autograd node that became so many visible graph nodes gets a frame around them."""
 
 
-def draw_graph(record: CaptureRecord, *, plumbing: bool = False) -> Drawing:
+def draw_graph(
+    record: CaptureRecord, *, plumbing: bool = False, only: frozenset[int] | None = None, level: Level = "fx"
+) -> Drawing:
     """Draw the captured graph.
 
     Args:
         record: The capture to draw.
         plumbing: Draw the nodes that only carry values too. Otherwise arrows lead through them, and lifted
             inputs are named in the boxes that read them.
+        only: The autograd nodes whose graph nodes are drawn; None for all.
+        level: What the drawing is called.
     """
-    shown = [node for node in record.graph_nodes if plumbing or node.kind not in PLUMBING]
+    shown = [
+        node
+        for node in record.graph_nodes
+        if (plumbing or node.kind not in PLUMBING) and (only is None or node.autograd_node in only)
+    ]
     frames = _frames(record, shown)
     lifted = {} if plumbing else _lifted_texts(record)
-    origins = _origins(record, plumbing=plumbing)
+    origins = _origins(record, {node.ordinal for node in shown})
     boxes = [_box(record, node, _named_inputs(node, lifted), frames) for node in shown]
     arrows = [arrow for node in shown for arrow in _arrows(record, node, origins)]
     arrows += _orders(record, {arrow.target for arrow in arrows})
     if not plumbing:
         _add_returned(record, origins, boxes, arrows)
     _add_failed(record, shown, boxes, arrows)
-    facts = _facts(record, len(shown), plumbing=plumbing)
+    facts = _facts(record, len(shown), "aten node" if level == "aten" else "graph node")
     clusters = tuple(frames.values())
-    return Drawing("fx", call_title(record), facts, tuple(boxes), tuple(arrows), clusters, problem_of(record))
+    return Drawing(level, call_title(record), facts, tuple(boxes), tuple(arrows), clusters, problem_of(record))
 
 
-def _origins(record: CaptureRecord, *, plumbing: bool) -> list[int | None]:
+def draw_lowered(record: CaptureRecord, *, only: frozenset[int] | None = None) -> Drawing:
+    """Draw the graph of aten ops; see `draw_graph` for the arguments.
+
+    Raises:
+        CabwError: The capture has not been lowered.
+    """
+    if not record.lowered:
+        raise CabwError("this capture has no graph of aten ops yet", try_="cap.lower() first, which makes it")
+    return draw_graph(_as_captured(record), only=only, level="aten")
+
+
+def _as_captured(record: CaptureRecord) -> CaptureRecord:
+    """The record with the lowered graph in the place of the captured one."""
+    made: dict[int | None, list[int]] = defaultdict(list)
+    for node in record.lowered:
+        made[node.autograd_node].append(node.ordinal)
+    takes = {node.name: node.ordinal for node in record.lowered if node.op == "placeholder"}
+    inputs = [replace(lifted, graph_node=takes.get(f"inputs_{lifted.index}", -1)) for lifted in record.inputs]
+    # All gradients are returned: those that are accumulated in the order in which that happens, then the others.
+    order = sorted(record.leaves, key=lambda leaf: (leaf.output is not None, leaf.output or leaf.autograd_node or 0))
+    known = [leaf for leaf in order if leaf.autograd_node is not None]
+    return replace(
+        record,
+        graph_nodes=record.lowered,
+        autograd_nodes=tuple(
+            replace(node, graph_nodes=tuple(made[node.number]), hooks=()) for node in record.autograd_nodes
+        ),
+        inputs=tuple(inputs),
+        leaves=tuple(replace(leaf, output=place) for place, leaf in enumerate(known)),
+    )
+
+
+def _origins(record: CaptureRecord, shown: set[int]) -> list[int | None]:
     """For each graph node the visible one from which its value comes; None for a value from outside the graph."""
     found: list[int | None] = []
     for node in record.graph_nodes:
-        if plumbing or node.kind not in PLUMBING:
+        if node.ordinal in shown:
             found.append(node.ordinal)
         elif node.kind == "getitem" and node.inputs and node.inputs[0] < node.ordinal:
             found.append(found[node.inputs[0]])
@@ -69,10 +122,13 @@ def _origins(record: CaptureRecord, *, plumbing: bool) -> list[int | None]:
 
 def _lifted_texts(record: CaptureRecord) -> dict[int, str]:
     """What to call each lifted tensor, by the graph node that takes it in."""
-    return {
-        lifted.graph_node: f"{' = '.join(lifted.names) or f'inputs[{lifted.index}]'} {lifted.shape}"
-        for lifted in record.inputs
-    }
+    return {lifted.graph_node: f"{_name(lifted)} {lifted.shape}" for lifted in record.inputs}
+
+
+def _name(lifted: LiftedInput) -> str:
+    if lifted.names:
+        return " = ".join(lifted.names)
+    return f"view of {' = '.join(lifted.view_of)}" if lifted.view_of else f"inputs[{lifted.index}]"
 
 
 def _named_inputs(node: GraphNode, lifted: dict[int, str]) -> tuple[str, ...]:
@@ -100,6 +156,7 @@ def _box(record: CaptureRecord, node: GraphNode, named: tuple[str, ...], frames:
     owner = None if node.autograd_node is None else record.by_number.get(node.autograd_node)
     frame = frames.get(owner.number) if owner is not None and _in_frame(node) else None
     title, details = _words(record, node, owner, named)
+    own = owner is not None and node.kind in {"backward_call", "accumulate_grad", "aot_op", "aten_op"}
     return Box(
         f"g{node.ordinal}",
         _box_kind(node, owner),
@@ -108,12 +165,14 @@ def _box(record: CaptureRecord, node: GraphNode, named: tuple[str, ...], frames:
         None if owner is None or frame is not None or node.kind == "gradient_sum" else owner.number,
         None if frame is None else frame.id,
         f"{node.name} = {node.target}{node.arguments}" if node.op != "placeholder" else node.name,
+        nodes=(owner.number,) if owner is not None and own else (),
+        line=owner.line if owner is not None and own else None,
     )
 
 
 def _box_kind(node: GraphNode, owner: AutogradNode | None) -> BoxKind:
     """A call of a node is drawn as that node; GraphRoot calls nothing, but the check of the roots' gradients is its."""
-    if owner is not None and (node.kind == "backward_call" or owner.kind == "graph_root"):
+    if owner is not None and (node.kind in {"backward_call", "aten_op"} or owner.kind == "graph_root"):
         return owner.kind
     return BOX_KIND_OF.get(node.kind, "plumbing")
 
@@ -134,7 +193,7 @@ def _words(
         return (inner_function(record, owner) if owner.kind == "copy_slices" else owner.name), named
     if node.kind in PLUMBING:
         return node.name, ()
-    return short_target(node.target), named
+    return short_target(node.target).removeprefix("aten.").removesuffix(".default"), named
 
 
 def _arrows(record: CaptureRecord, node: GraphNode, origins: list[int | None]) -> list[Arrow]:
@@ -197,9 +256,9 @@ def _add_failed(record: CaptureRecord, shown: list[GraphNode], boxes: list[Box],
     arrows += [Arrow(f"g{last[s]}", f"n{number}", faint=True) for s in sorted(sources) if s in last]
 
 
-def _facts(record: CaptureRecord, shown: int, *, plumbing: bool) -> tuple[str, ...]:
+def _facts(record: CaptureRecord, shown: int, noun: str) -> tuple[str, ...]:
     total = len(record.graph_nodes)
-    drawn = counted(total, "graph node") if plumbing else f"{shown:,} of {counted(total, 'graph node')}"
+    drawn = counted(total, noun) if shown == total else f"{shown:,} of {counted(total, noun)}"
     facts = [drawn, counted(len(record.autograd_nodes), "autograd node")]
     facts += [counted(len(record.inputs), "lifted input")] if record.inputs else []
     facts += [counted(len(record.sizes), "lifted size")] if record.sizes else []

@@ -5,23 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cabw_viz.analysis.drawing import Drawing
-from cabw_viz.analysis.touches import BROKEN, marks, summary
+from cabw_viz.analysis.touches import BROKEN, NAMED, marks, summary
 from cabw_viz.record.model import CaptureRecord
 
 
 def marked(drawing: Drawing, record: CaptureRecord) -> Drawing:
     """The drawing with a mark on each box that was touched.
 
-    At level `autograd` that is the box of the node in whose call it happened; at level `fx` that of the graph node
-    whose output was read, or, where it is folded away or not known, all of the node's backward calls.
+    At levels `module` and `autograd` that is the box of the node in whose call it happened; at level `fx` that of the
+    graph node whose output was read, or, where it is folded away or not known, all of the node's backward calls.
     """
-    by_box = _by_autograd_node(record) if drawing.level == "autograd" else _by_graph_node(record, drawing)
+    by_box = _by_graph_node(record, drawing) if drawing.level == "fx" else _by_autograd_node(record, drawing)
     boxes = tuple(replace(box, touched=by_box[box.id]) if box.id in by_box else box for box in drawing.boxes)
     return replace(drawing, boxes=boxes, findings=summary(record))
 
 
-def _by_autograd_node(record: CaptureRecord) -> dict[str, str]:
-    return {f"n{number}": str(mark) for number, mark in marks(record).items()}
+def _by_autograd_node(record: CaptureRecord, drawing: Drawing) -> dict[str, str]:
+    texts = {number: str(mark) for number, mark in marks(record).items()}
+    found = {}
+    for box in drawing.boxes if texts else ():
+        touched = [number for number in box.nodes if number in texts]
+        if len(box.nodes) == 1 and touched:
+            found[box.id] = texts[touched[0]]
+        elif touched:
+            shown = [f"#{number} {texts[number]}" for number in touched[:NAMED]]
+            found[box.id] = "; ".join([*shown, *(["…"] if len(touched) > NAMED else [])])
+    return found
 
 
 def _by_graph_node(record: CaptureRecord, drawing: Drawing) -> dict[str, str]:

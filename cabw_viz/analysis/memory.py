@@ -42,12 +42,12 @@ def module_text(node: AutogradNode) -> str:
 
 def saved_bytes(node: AutogradNode) -> int:
     """Bytes of the storages that a node's saved tensors lie in, each counted once."""
-    return sum({storage: size for storage, size, _ in _storages(node)}.values())
+    return sum({storage: size for storage, size, _ in stored(node)}.values())
 
 
 def held_bytes(record: CaptureRecord) -> int:
     """Bytes of all storages that saved tensors lie in, each counted once."""
-    return sum({storage: size for node in record.autograd_nodes for storage, size, _ in _storages(node)}.values())
+    return sum({storage: size for node in record.autograd_nodes for storage, size, _ in stored(node)}.values())
 
 
 def held_by_module(record: CaptureRecord, depth: int | None = None) -> tuple[ModuleBytes, ...]:
@@ -71,7 +71,7 @@ def held_by_module(record: CaptureRecord, depth: int | None = None) -> tuple[Mod
 
 def _keep(what: _Kept, node: AutogradNode) -> None:
     what.packed += sum(tensor.packed for tensor in node.saved)
-    for storage, size, tensor in _storages(node):
+    for storage, size, tensor in stored(node):
         what.storages[storage] = size
         if tensor.names or tensor.view_of:
             what.named.add(storage)
@@ -98,7 +98,8 @@ def _shortened(path: str, depth: int | None) -> str:
     return path if depth is None else ".".join(path.split(".")[:depth])
 
 
-def _storages(node: AutogradNode) -> Iterator[tuple[Storage, int, SavedTensor]]:
+def stored(node: AutogradNode) -> Iterator[tuple[Storage, int, SavedTensor]]:
+    """The storages of a node's saved tensors, with their bytes; one that several tensors share comes several times."""
     for tensor in node.saved:
         if tensor.storage is not None:
             yield tensor.storage, tensor.storage_bytes, tensor

@@ -185,6 +185,8 @@ def _explain(structure: Structure, items: Sequence[Item]) -> None:
     folded = {item.parts[0]: len(item.parts) for item in items}
     for item in items:
         head = item.parts[0]
+        if head.own:
+            continue
         likely = [other for other in siblings(heads, head) if folded[other] > 1 and other.cls == head.cls]
         if likely and len(item.parts) == 1 and structure.signature(likely[0]) != structure.signature(head):
-            item.note = f"unlike {likely[0].path[-1]}: {structure.unlike(head, likely[0])}"
+            item.note = f"unlike {likely[0].name}: {structure.unlike(head, likely[0])}"

@@ -34,10 +34,19 @@ class GradientComparison:
     note: str = ""
     """What else there is to say: which metadata differ, on which side the values are not finite."""
     first: Element | None = None
-    """The first element outside the tolerance, or that is not finite; None where there is none."""
+    """The first element outside the tolerance, or that is not finite; where there is none, the first that differs."""
     kind: Compared = "gradient"
     noise: float | None = None
     """How far eager is from itself, in units of `max_abs_err`; None where that was not measured."""
+    reference_err: float | None = None
+    """How far the reference is from a float64 run of the same graph: the largest absolute difference divided by the
+    largest absolute value of the float64 gradient; None where there was no such run."""
+    candidate_err: float | None = None
+    """The same of the candidate."""
+    measures: tuple[tuple[str, float], ...] = ()
+    """Further measures that were asked for, by name."""
+    depth: int | None = None
+    """Number of the first autograd node that the gradient comes from: the larger, the nearer to the model's input."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +54,11 @@ class Comparison:
     """Gradients of one backward, compared one by one."""
 
     reference: str
-    """What the reference is, in words: `your own eager run`."""
+    """What the reference is, in words: `your own eager run, on cpu in float32`."""
     candidate: str
     """What is held against it, in words."""
     rows: tuple[GradientComparison, ...]
     tolerances: tuple[tuple[str, float, float], ...] = ()
     """(dtype, rtol, atol) in use, one for each dtype met."""
     notes: tuple[str, ...] = ()
-    """What a reader must know beside the rows: hooks that ran again, hooks left out."""
+    """What a reader must know beside the rows: hooks that ran again, hooks left out, where both sides were brought."""

@@ -128,7 +128,7 @@ def _compare_values(
     largest = float(distance.max())
     relative = largest / scale if scale else (math.inf if largest else 0.0)
     verdict: Verdict = "mismatch" if mismatched else "within_tolerance"
-    first = first_element(outside, reference, candidate) if mismatched else None
+    first = first_element(outside if mismatched else distance > 0, reference, candidate)
     return GradientComparison(name, verdict, largest, relative, shape, dtype, count, mismatched, first=first)
 
 

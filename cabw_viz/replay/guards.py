@@ -7,8 +7,9 @@ Each answer is a guard: where another input would have given another answer, the
 from __future__ import annotations
 
 import functools
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from cabw_viz.errors import CabwError
 
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")
+_NUMBERED = re.compile(r"[a-z]+\d+")
 _EQUALS = re.compile(r"([A-Za-z_]\w*) == (-?\d+)")
 
 ANOTHER = "the lowered graph of a capture that has these sizes: other.lower()"
@@ -29,8 +31,8 @@ class Expected:
 
     name: str
     """Of the placeholder: `inputs_3`, `sizes_0`, `packed_1`."""
-    label: str
-    """What to call it in a message."""
+    label: str = ""
+    """More about it: `(7, 8), saved by AddmmBackward0 (#4)`."""
     shape: tuple[str, ...] | None = None
     """None for a size, which is a number itself."""
     strides: tuple[str, ...] | None = None
@@ -39,6 +41,14 @@ class Expected:
     device: torch.device | None = None
     value: str = ""
     """Of a size."""
+
+    def at(self, dimension: int | None) -> str:
+        """The name of one of its numbers: `inputs_3.shape[0]`."""
+        return self.name if dimension is None else f"{self.name}.shape[{dimension}]"
+
+    def told(self, what: str) -> str:
+        """A sentence about it, with more about it."""
+        return f"{what} ({self.label})" if self.label else what
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,8 @@ class Guards:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The conditions, with the dimensions by name: `inputs[1].shape[0] == inputs[6].shape[0]`."""
-        names = {symbol: place for symbol, place, _ in reversed(list(self._symbols()))}
-        return tuple(dict.fromkeys(_named(condition, names) for condition in self.conditions))
+        """The conditions, with the dimensions by name: `inputs_1.shape[0] == inputs_6.shape[0]`."""
+        return tuple(dict.fromkeys(self._named(condition) for condition in self.conditions))
 
     def check(self, given: Sequence[Any]) -> None:
         """Raise a CabwError for the first input that is not as expected, and for the first guard that is violated."""
@@ -63,55 +72,88 @@ class Guards:
                 expected=f"{len(self.inputs)}: {_shortened([each.name for each in self.inputs])}",
                 try_="lowered(*lowered.example_inputs()), or lowered.gradients(capture)",
             )
-        known: dict[str, int] = {}
         for expected, value in zip(self.inputs, given, strict=True):
             _check_kind(expected, value)
-        self._bind(given, known)
+        known = self._read(given)
         for expected, value in zip(self.inputs, given, strict=True):
             _check_strides(expected, value, known)
-        names = {symbol: place for symbol, place, _ in reversed(list(self._symbols()))}
         for condition in self.conditions:
-            if _holds(condition, known) is False:
-                raise _violated(condition, names, known)
+            if _value(condition, known) in (True, None):
+                continue
+            raise self._violated(condition, known)
 
-    def _symbols(self) -> Any:
-        """(expression, its place in words, (input, dimension)) of every number, in order."""
+    def _numbers(self) -> Iterator[tuple[str, int, int | None]]:
+        """(expression, input, dimension or None) of every number, in order."""
         for index, expected in enumerate(self.inputs):
             if expected.shape is None:
-                yield expected.value, expected.label, (index, None)
+                yield expected.value, index, None
             for dimension, size in enumerate(expected.shape or ()):
-                yield size, f"dimension {dimension} of {expected.label}", (index, dimension)
+                yield size, index, dimension
 
-    def _bind(self, given: Sequence[Any], known: dict[str, int]) -> None:
-        first: dict[str, str] = {}
-        for expression, place, (index, dimension) in self._symbols():
+    @functools.cached_property
+    def _first(self) -> dict[str, tuple[Expected, int | None]]:
+        """Where each symbol stands first."""
+        places: dict[str, tuple[Expected, int | None]] = {}
+        for expression, index, dimension in self._numbers():
+            places.setdefault(expression, (self.inputs[index], dimension))
+        return places
+
+    def _read(self, given: Sequence[Any]) -> dict[str, int]:
+        """Read the symbols off the inputs, and compare what is no symbol, or was read before."""
+        known: dict[str, int] = {}
+        for expression, index, dimension in self._numbers():
             value = given[index] if dimension is None else given[index].shape[dimension]
+            seen = functools.partial(_number_told, self.inputs[index], dimension)
             if not _SYMBOL.fullmatch(expression):
                 if value != int(expression):
-                    raise CabwError(f"{place} is {value}", expected=f"{expression}, as when captured", try_=ANOTHER)
+                    raise CabwError(seen(value), expected=f"{expression}, as when captured", try_=ANOTHER)
             elif known.setdefault(expression, value) != value:
                 raise CabwError(
-                    f"{place} is {value}, but {first[expression]} is {known[expression]}",
+                    f"{seen(value)}, but {_number_told(*self._first[expression], known[expression])}",
                     expected="equal sizes: they were equal when captured, and are taken for one",
-                    try_="cap.lower(tied=False), which takes as equal only what must be, or sizes that differ",
+                    try_="cap.lower(tied=False), which takes for equal only what must be; or a capture where they differ",
                 )
-            first.setdefault(expression, place)
+        return known
+
+    def _violated(self, condition: str, known: Mapping[str, int]) -> CabwError:
+        equals = _EQUALS.fullmatch(condition)
+        if equals and equals[1] in self._first:
+            seen = _number_told(*self._first[equals[1]], known[equals[1]])
+            return CabwError(seen, expected=f"{equals[2]}, as when captured", try_=ANOTHER)
+        symbols = [symbol for symbol in dict.fromkeys(_SYMBOL.findall(condition)) if symbol in self._first]
+        seen = ", ".join(_number_told(*self._first[symbol], known[symbol]) for symbol in symbols)
+        return CabwError(
+            f"a guard is violated, {self._named(condition)}: {seen}",
+            expected="sizes for which all holds that the trace took for granted; lowered.guards lists it",
+            try_=ANOTHER,
+        )
+
+    def _named(self, condition: str) -> str:
+        def name(match: re.Match[str]) -> str:
+            expected, dimension = self._first.get(match[0], (None, None))
+            return match[0] if expected is None else expected.at(dimension)
+
+        return _SYMBOL.sub(name, condition)
+
+
+def _number_told(expected: Expected, dimension: int | None, value: int) -> str:
+    return expected.told(f"{expected.at(dimension)} is {value}")
 
 
 def _check_kind(expected: Expected, value: Any) -> None:
     if expected.shape is None:
         if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
             return
-        raise CabwError(f"{expected.label} is {_brief(value)}", expected="an int")
+        raise CabwError(expected.told(f"{expected.name} is of type {type(value).__name__}"), expected="an int")
     if not isinstance(value, torch.Tensor):
-        raise CabwError(f"{expected.label} is {_brief(value)}", expected="a tensor")
+        raise CabwError(expected.told(f"{expected.name} is of type {type(value).__name__}"), expected="a tensor")
     if value.dim() != len(expected.shape):
-        shape = f"({', '.join(expected.shape)})"
-        raise CabwError(f"{expected.label} has shape {tuple(value.shape)}", expected=f"{shape}", try_=ANOTHER)
+        seen = expected.told(f"{expected.name} has shape {tuple(value.shape)}")
+        raise CabwError(seen, expected=f"{len(expected.shape)} dimensions", try_=ANOTHER)
     for attribute in ("dtype", "device"):
-        seen, wanted = getattr(value, attribute), getattr(expected, attribute)
-        if seen != wanted:
-            raise CabwError(f"{expected.label} has {attribute} {seen}", expected=f"{wanted}", try_=ANOTHER)
+        if getattr(value, attribute) != getattr(expected, attribute):
+            seen = expected.told(f"{expected.name}.{attribute} is {getattr(value, attribute)}")
+            raise CabwError(seen, expected=str(getattr(expected, attribute)), try_=ANOTHER)
 
 
 def _check_strides(expected: Expected, value: Any, known: Mapping[str, int]) -> None:
@@ -120,49 +162,20 @@ def _check_strides(expected: Expected, value: Any, known: Mapping[str, int]) -> 
         wanted = _value(stride, known)
         if wanted is not None and value.shape[dimension] > 1 and value.stride(dimension) != wanted:
             raise CabwError(
-                f"the stride of {expected.label} along dimension {dimension} is {value.stride(dimension)}",
-                expected=f"{wanted}, laid out as when captured",
+                expected.told(f"{expected.name}.stride({dimension}) is {value.stride(dimension)}"),
+                expected=f"{wanted}, as when captured",
                 try_="inputs with the same memory format and views, or " + ANOTHER,
             )
-
-
-def _violated(condition: str, names: Mapping[str, str], known: Mapping[str, int]) -> CabwError:
-    equals = _EQUALS.fullmatch(condition)
-    if equals and equals[1] in names:
-        place = names[equals[1]]
-        return CabwError(f"{place} is {known[equals[1]]}", expected=f"{equals[2]}, as when captured", try_=ANOTHER)
-    seen = [f"{names.get(symbol, symbol)} is {known[symbol]}" for symbol in _symbols_in(condition, known)]
-    return CabwError(
-        f"the guard {_named(condition, names)} is violated: {', '.join(seen)}",
-        expected="sizes for which all that the trace took for granted holds; lowered.guards lists it",
-        try_=ANOTHER,
-    )
-
-
-def _symbols_in(expression: str, known: Mapping[str, int]) -> list[str]:
-    return [symbol for symbol in dict.fromkeys(_SYMBOL.findall(expression)) if symbol in known]
-
-
-def _named(expression: str, names: Mapping[str, str]) -> str:
-    def name(match: re.Match[str]) -> str:
-        return f"[{names[match[0]]}]" if match[0] in names else match[0]
-
-    return _SYMBOL.sub(name, expression)
-
-
-def _holds(condition: str, known: Mapping[str, int]) -> bool | None:
-    found = _value(condition, known)
-    return None if found is None else bool(found)
 
 
 def _value(expression: str, known: Mapping[str, int]) -> Any:
     """None where it hangs on something that no input tells."""
     if expression.isdigit():
         return int(expression)
-    try:
-        return eval(_compiled(expression), _FUNCTIONS, known)  # noqa: S307  # written by sympy's printer, not by anybody
-    except NameError:
+    code = _compiled(expression)
+    if any(_NUMBERED.fullmatch(name) and name not in known for name in code.co_names):
         return None
+    return eval(code, _FUNCTIONS, known)  # noqa: S307  # written by sympy's printer, not by anybody
 
 
 @functools.lru_cache(maxsize=65536)
@@ -170,18 +183,12 @@ def _compiled(expression: str) -> CodeType:
     return compile(expression, "<guard>", "eval")
 
 
-def _brief(value: Any) -> str:
-    return f"of type {type(value).__name__}"
-
-
 def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, … {names[-1]}"  # noqa: PLR2004
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, … {names[-1]}"
 
 
-def _functions() -> dict[str, Any]:
-    import math  # noqa: PLC0415  # only for these expressions
-
-    return {"math": math, "max": max, "min": min, "abs": abs, "int": int, "float": float, "round": round}
-
-
-_FUNCTIONS: dict[str, Any] = {"__builtins__": {}, **_functions()}
+_FUNCTIONS: dict[str, Any] = {
+    "__builtins__": {},
+    "math": math,
+    **{function.__name__: function for function in (abs, bool, float, int, max, min, round)},
+}

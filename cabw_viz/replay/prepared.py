@@ -33,6 +33,16 @@ class Prepared:
     elsewhere: Elsewhere | None = None
 
     @property
+    def casts(self) -> bool:
+        """Whether dtypes change."""
+        return self.target.dtype is not None
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """Operators that have been computed by their formula so far, for want of a kernel."""
+        return () if self.elsewhere is None else tuple(self.elsewhere.computed)
+
+    @property
     def given(self) -> tuple[Any, ...]:
         """The arguments of one run: copies of the lists, for a run pops what it has used, and hooks may edit them."""
         a = self.arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.live import Arguments, LiveCapture, version_of
 from cabw_viz.record.model import CaptureRecord, LiftedInput
+from cabw_viz.replay.compiling import run_compiled
 from cabw_viz.replay.memory import memory_given_back
 from cabw_viz.replay.moving import is_out_of_memory
 from cabw_viz.replay.prepared import Prepared, prepared_at
@@ -86,7 +88,7 @@ class Collecting(torch.fx.Interpreter):
 def replay(
     record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run", target: Target = HERE
 ) -> dict[int, torch.Tensor]:
-    """Run a captured graph again, op by op on eager kernels.
+    """Run a captured graph again, op by op on eager kernels unless the target has another backend.
 
     Nothing is written: gradients are collected instead of accumulated, post-accumulate hooks are left out, the
     random state comes back. Other hooks run again and may have effects of their own, unless `hooks="drop"`.
@@ -95,7 +97,7 @@ def replay(
         record: the capture.
         live: what it keeps alive.
         hooks: `run`, `drop`, or `refuse` (an error if there are any but unpack hooks).
-        target: where and in which dtype; its backend is not looked at here.
+        target: where, in which dtype, under which backend.
 
     Returns:
         Gradient of each leaf by its index in the record, at the target; a leaf without gradient is absent.
@@ -104,7 +106,28 @@ def replay(
         CabwError: the session is closed, the trace failed, an input was changed in place since, or PyTorch
             itself cannot run the graph outside of the engine.
     """
-    return run(record, live, Collecting, hooks, target)
+    return replayed(record, live, hooks=hooks, target=target).gradients
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a replay gave, and how."""
+
+    gradients: dict[int, torch.Tensor]
+    """By index of the leaf."""
+    graphs: int | None = None
+    """How many graphs `torch.compile` made of the captured one; None where it was not asked."""
+    computed: tuple[str, ...] = ()
+    """Operators without a kernel at the target, which were computed by their formula."""
+
+
+def replayed(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run", target: Target = HERE) -> Replayed:
+    """Run a captured graph again at a target, by its backend; see `replay`."""
+    ready = prepared(record, live, target, hooks)
+    if target.compiles:
+        ran = run_compiled(record, ready, hooks=hooks == "run")
+        return Replayed(gradients(record, ran.collected, ran.returned), ran.graphs, ready.computed)
+    return Replayed(interpreted(record, ready, Collecting, hooks), None, ready.computed)
 
 
 def prepared(record: CaptureRecord, live: LiveCapture, target: Target = HERE, hooks: HookPolicy = "run") -> Prepared:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
+from cabw_viz.errors import CabwError
 from cabw_viz.replay.devices import Compiler, backend_named, device_named, dtype_named
 
 EAGER = "eager"
 """The backend that interprets the graph, op by op on eager kernels."""
+
+HALF_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,14 @@ def target_named(
     Raises:
         CabwError: there is no such thing here; lists what there is.
     """
+    named = None if dtype is None else dtype_named(dtype)
+    if named is not None and (named.is_complex or torch.finfo(named).bits < HALF_BITS):
+        raise CabwError(
+            f"a graph cannot be run in {named}",
+            expected="float64, float32, bfloat16 or float16; complex numbers follow in the same precision",
+        )
     return Target(
         None if device is None else device_named(device),
-        None if dtype is None else dtype_named(dtype),
+        named,
         EAGER if backend == EAGER else backend_named(backend),
     )

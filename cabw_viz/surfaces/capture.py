@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from cabw_viz.analysis.coloring import ColorBy, Measured
 from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
 from cabw_viz.places import cell_files
 from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.replay import audit as audit_of
+from cabw_viz.replay import divergence as divergence_of
 from cabw_viz.replay import parity as parity_of
+from cabw_viz.replay.lowered_nodes import lowered_nodes
+from cabw_viz.replay.lowering import lower
 from cabw_viz.replay.runner import HookPolicy, replay
+from cabw_viz.replay.target import target_named
+from cabw_viz.surfaces.divergence import DivergenceReport
 from cabw_viz.surfaces.report import ParityReport
 from cabw_viz.tracing.recorder import Captured
 from cabw_viz.views import tables
@@ -27,7 +33,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
+    from cabw_viz.live import LiveCapture
     from cabw_viz.record.comparison import Comparison
+    from cabw_viz.record.divergence import Divergence
+    from cabw_viz.replay.lowered import Lowered
     from cabw_viz.surfaces.inspector import Contents, Inspector
 
 
@@ -38,6 +47,8 @@ class Capture:
         self._captured = captured
         self.compared: Comparison | None = None
         """What `parity()` came to when it was last called; None before."""
+        self.diverged: Divergence | None = None
+        """What `divergence()` came to when it was last called; None before."""
 
     @property
     def record(self) -> CaptureRecord:
@@ -65,50 +76,195 @@ class Capture:
         """
         return tables.held_frame(self.record, depth)
 
-    def graph(self, level: Level = "autograd", *, plumbing: bool = False) -> GraphView:
+    def graph(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
+        self,
+        level: Level = "module",
+        *,
+        depth: int | None = None,
+        expand: Sequence[str] = (),
+        focus: str | None = None,
+        around: int | None = None,
+        hops: int = 2,
+        path_to: str | None = None,
+        color_by: ColorBy | None = None,
+        links: str | None = None,
+        plumbing: bool = False,
+    ) -> GraphView:
         """The graph as a picture; shows itself in a notebook.
 
         Args:
-            level: `autograd` draws a box for each autograd node, `fx` one for each node of the captured graph.
-            plumbing: at level `fx`, draw lifted inputs, sizes and `getitem` too.
+            level: What a box stands for. `module`: the autograd nodes of a module; blocks that are built alike are
+                folded into one. `autograd`: an autograd node. `fx`: a node of the captured graph. `aten`: an
+                operator, after `cap.lower()`.
+            depth: At level `module`, parts of a module's path down to which modules are open, counted below `focus`
+                where that is given. None for as many as leave at most 30 boxes.
+            expand: At level `module`, names of modules that are open whatever the depth, down to their own autograd
+                nodes; they are not folded: `["layers.3"]`.
+            focus: Only this module, with what flows in and out: `"layers.3.mlp"`.
+            around: Only the autograd node of this number and those that at most `hops` edges part from it.
+            hops: See `around`.
+            path_to: Only the ways that gradients take to this parameter; a tied one has several names.
+            color_by: `kind` (default); `touches`, reads of metadata; `parity`, the relative error of gradients, after
+                `cap.parity()` or `cap.divergence()`; `bytes`, what is kept for the backward beside parameters; `time`.
+            links: Where a box leads: the address of a line of code, with `{file}` and `{line}` in it, such as
+                `"vscode://file/{file}:{line}"`. None for nowhere.
+            plumbing: At level `fx`, draw lifted inputs, sizes and `getitem` too.
 
         Raises:
-            CabwError: there is no such level.
+            CabwError: something asked for is not there, has not been computed, or does not go together.
         """
-        return graph_view(self.record, level, plumbing=plumbing)
+        return graph_view(
+            self.record,
+            level,
+            measured=Measured(self.compared, self.diverged),
+            links=links,
+            depth=depth,
+            expand=expand,
+            focus=focus,
+            around=around,
+            hops=hops,
+            path_to=path_to,
+            color_by=color_by,
+            plumbing=plumbing,
+        )
 
     def outline(self, *, full: bool = False) -> str:
         """The graph as text, a line for each autograd node; long ones shortened unless `full`."""
         return outline(self.record, full=full)
 
-    def replay(self, *, hooks: HookPolicy = "run") -> dict[str, torch.Tensor]:
-        """Run the captured graph again and return the gradients by name; nothing is written.
+    def replay(
+        self,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        backend: str | Callable[..., Any] = "eager",
+        hooks: HookPolicy = "run",
+    ) -> dict[str, torch.Tensor]:
+        """Run the captured graph again, anywhere, and return the gradients by name; nothing is written.
 
         A tied parameter stands under each of its names. Post-accumulate hooks are left out; other hooks run
         again unless `hooks="drop"`, and `hooks="refuse"` raises if there are any.
 
+        Args:
+            device: where; anything that torch names, or `auto` for the current accelerator. None: where it was captured.
+            dtype: in what floating dtype, such as `"float64"`; complex numbers follow. This is the backward of the
+                saved forward in that dtype: the forward is not run again. None: as it was captured.
+            backend: `eager` interprets the graph, op by op. `aot_eager`, `inductor` or another name that torch.compile
+                knows, and a function `(graph, example_inputs)`, compile it. A function of the graph alone is a compiler
+                as compiled autograd takes it; what it returns is called with inputs, sizes, scalars, hooks, packed data.
+            hooks: `run`, `drop` or `refuse`.
+
+        Returns:
+            Each gradient on that device and in that dtype.
+
         Raises:
-            CabwError: the session is closed, an input was changed in place, or PyTorch cannot run the graph.
+            CabwError: there is no such device, dtype or backend (lists those there are); the session is closed; an
+                input was changed in place; a hook or a custom Function's ctx holds a tensor that cannot move;
+                the backend or PyTorch cannot run the graph; memory ran out.
         """
-        found = replay(self.record, self._captured.live, hooks=hooks)
+        target = target_named(device, dtype, backend)
+        found = replay(self.record, self._captured.live, hooks=hooks, target=target)
         return {name: gradient for index, gradient in found.items() for name in self.record.leaves[index].names}
 
-    def parity(
-        self, *, rtol: float | None = None, atol: float | None = None, hooks: HookPolicy = "run"
+    def parity(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
+        self,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        backend: str | Callable[..., Any] = "eager",
+        rtol: float | None = None,
+        atol: float | None = None,
+        exact: bool | Literal["auto"] = "auto",
+        measures: Sequence[str] = (),
+        hooks: HookPolicy = "run",
     ) -> ParityReport:
-        """Run the captured graph again and compare its gradients with those of the user's own run.
+        """Run the captured graph again, anywhere, and compare its gradients with those of the user's own run.
+
+        What is outside the tolerance is judged by rounding: it is `within_noise` if the candidate is about as far from a
+        float64 run of the same graph as the reference is, and a `mismatch` otherwise.
 
         Args:
-            rtol: relative tolerance; together with `atol`. Default: torch.testing's for the dtype.
+            device: see `replay`.
+            dtype: see `replay`.
+            backend: see `replay`.
+            rtol: relative tolerance; together with `atol`. Default: torch.testing's for the coarser dtype, with `atol`
+                no less than `rtol` where device, dtype or backend were asked for.
             atol: tolerance in units of the largest element of the gradient.
+            exact: whether to run the graph in float64 too, for both sides' errors; `auto` does it where not all
+                gradients are equal to the last bit.
+            measures: further columns: `cosine` (of the angle between the two), `ulp` (largest distance in representable
+                numbers), `rms` (norm of the difference by norm).
             hooks: see `replay`.
 
         Raises:
             CabwError: as `replay`, and where the user's own run left no reference.
         """
-        comparison = parity_of.parity(self.record, self._captured.live, hooks=hooks, rtol=rtol, atol=atol)
+        target = target_named(device, dtype, backend)
+        asked = parity_of.Asked(hooks, rtol, atol, target, exact, tuple(measures))
+        comparison = parity_of.parity(self.record, self._captured.live, asked)
         self.compared = comparison
         return ParityReport(comparison)
+
+    def divergence(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
+        self,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        backend: str | Callable[..., Any] = "eager",
+        rtol: float | None = None,
+        atol: float | None = None,
+        hooks: HookPolicy = "run",
+    ) -> DivergenceReport:
+        """Find the autograd node, sum of gradients or hook whose gradients part from eager's.
+
+        The captured graph runs again, and what flows into and out of every node is held against what flowed there in
+        your own run. If anything differs, each step is then judged alone, on the same gradients on both sides, so that
+        a wrong result is charged to the step that made it, and not to those that received it. In half precision, and
+        where more differs than the tolerance allows, a run in float64 tells rounding from faults.
+
+        Args:
+            device: where to run it, as for `replay`; default: where it was captured.
+            dtype: in which floating dtype.
+            backend: `eager` interprets the graph, op by op; otherwise what `torch.compile` takes. The gradients of all
+                nodes are outputs of a compiled graph then, so that it may be fused otherwise than without them.
+            rtol: relative tolerance; together with `atol`, and final then. Default: torch.testing's for the dtype.
+            atol: tolerance in units of a gradient's largest element.
+            hooks: see `replay`; the graph runs up to three times, and hooks with it.
+
+        Raises:
+            CabwError: as `replay`; also where the gradients of the nodes were not kept (`capture(gradients="nodes")`
+                keeps them), or the backward ran through compiled autograd, where they cannot be seen.
+        """
+        target = target_named(device, dtype, backend)
+        found = divergence_of.divergence(self.record, self.live, target=target, hooks=hooks, rtol=rtol, atol=atol)
+        self.diverged = found
+        return DivergenceReport(found)
+
+    @property
+    def live(self) -> LiveCapture:
+        """What the session keeps alive for it: the captured graph, what it ran on, the gradients of your own run."""
+        return self._captured.live
+
+    def lower(self, *, hooks: HookPolicy = "run", symbolic: bool = True, tied: bool = True) -> Lowered:
+        """Make an `fx.GraphModule` of aten ops of the captured graph; no kernel runs, nothing is written.
+
+        `lowered(*lowered.example_inputs())` gives the gradients in the order of `lowered.leaves`, and
+        `lowered.gradients(other)` those of another capture of this backward, by name, at another batch size too. Each
+        node keeps its autograd node, module and line (`node.meta["cabw"]`); `record.lowered` lists them.
+
+        Args:
+            hooks: `run` traces through them: Python code of hooks and custom Functions runs once, now, on stand-ins
+                for tensors; `drop` leaves hooks out; `refuse` raises if there are any.
+            symbolic: False makes every size a number, for ops that insist on it.
+            tied: take for equal the sizes that were equal in the captured call. False assumes only what must be,
+                and takes several times as long.
+
+        Raises:
+            CabwError: it cannot be lowered; names the autograd node and the reason.
+        """
+        lowered = lower(self.record, self.live, hooks=hooks, symbolic=symbolic, tied=tied)
+        self._captured.record = replace(self.record, lowered=lowered_nodes(lowered))
+        return lowered
 
     def touches(self) -> pd.DataFrame:
         """A row for every piece of metadata that was read, and by whom; `count` says how often.
@@ -142,7 +298,7 @@ class Capture:
     def __repr__(self) -> str:
         return self.outline()
 
-    def html(self, level: Level = "autograd") -> str:
+    def html(self, level: Level = "module") -> str:
         """The capture as part of a page, drawn at a level: what a notebook shows."""
         return capture_html(self.record, level)
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import difflib
 import keyword
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from cabw_viz.analysis.drawing import LEVELS
+from cabw_viz.analysis.coloring import COLORS
+from cabw_viz.analysis.cutting import HOPS
+from cabw_viz.analysis.drawing import LEVELS, Level
 from cabw_viz.analysis.touches import PHASES, summary
 from cabw_viz.errors import CabwError
 from cabw_viz.surfaces.shelf import Shelf
 
 RUNS = ("eager", "compiled")
 HOOKS = ("run", "drop", "refuse")
+TRACED = tuple(level for level in LEVELS if level != "aten")
+"""The levels that a capture has without being lowered first."""
 
 
 def only(text: str) -> int | slice:
@@ -40,13 +44,17 @@ _SESSION = argument("--session", metavar="NAME", help="the variable that holds t
 _CAPTURE = argument(
     "--capture", metavar="N", type=int, default=-1, help="which capture of the session, from 0; default: the last"
 )
-_LEVEL = argument(
-    "--level",
-    choices=LEVELS,
-    metavar="LEVEL",
-    default=LEVELS[0],
-    help=f"what a box stands for: {' or '.join(LEVELS)}; default: {LEVELS[0]}",
-)
+
+
+def _level(levels: Sequence[Level]) -> Any:
+    """The option that picks one of these levels."""
+    return argument(
+        "--level",
+        choices=levels,
+        metavar="LEVEL",
+        default=levels[0],
+        help=f"what a box stands for: {', '.join(levels[:-1])} or {levels[-1]}; default: {levels[0]}",
+    )
 
 
 @magic_arguments("%cabw")
@@ -61,7 +69,7 @@ _LEVEL = argument(
 @argument("--only", metavar="N", type=only, help="which backward calls to capture: 0, or a range such as 10:12")
 @argument("--snapshot", action="store_true", help="copy the inputs, so that the cell may step an optimizer")
 @argument("--parity", action="store_true", help="then compare every capture with the cell's own run")
-@_LEVEL
+@_level(TRACED)
 @argument("--name", metavar="NAME", type=variable, help="the variable that gets the session")
 def cell(options: Namespace) -> Namespace:
     """Run the cell with every backward in it captured, then show the session.
@@ -75,14 +83,34 @@ def cell(options: Namespace) -> Namespace:
 
 
 @magic_arguments("cabw graph")
-@_LEVEL
+@_level(LEVELS)
+@argument("--depth", metavar="N", type=int, help="at level module, how deep modules are open; default: as can be read")
+@argument("--expand", metavar="MODULE", action="append", default=[], help="a module to open; may be given again")
+@argument("--focus", metavar="MODULE", help="only this module, with what flows in and out")
+@argument("--around", metavar="NODE", type=int, help="only the autograd node of this number and its neighbours")
+@argument("--hops", metavar="N", type=int, default=HOPS, help=f"how far --around goes; default: {HOPS} edges")
+@argument("--path-to", metavar="PARAMETER", help="only the ways that gradients take to this parameter")
+@argument("--color-by", metavar="WHAT", choices=COLORS, help=f"colour boxes by {', '.join(COLORS)}")
+@argument("--links", metavar="URL", help="where a box leads, such as vscode://file/{file}:{line}")
 @argument("--plumbing", action="store_true", help="at level fx, draw lifted inputs, sizes and getitem too")
 @argument("--save", metavar="PATH", help="write the picture to PATH instead: svg, pdf, png or dot")
 @_CAPTURE
 @_SESSION
 def graph(shelf: Shelf, options: Namespace) -> object:
     """Draw a capture."""
-    view = shelf.capture(options.session, options.capture).graph(options.level, plumbing=options.plumbing)
+    texts = {name: unquoted(value) for name, value in vars(options).items() if isinstance(value, str)}
+    view = shelf.capture(options.session, options.capture).graph(
+        options.level,
+        depth=options.depth,
+        expand=[unquoted(name) for name in options.expand],
+        focus=texts.get("focus"),
+        around=options.around,
+        hops=options.hops,
+        path_to=texts.get("path_to"),
+        color_by=options.color_by,
+        links=texts.get("links"),
+        plumbing=options.plumbing,
+    )
     if options.save is None:
         return view
     print(f"wrote {view.save(unquoted(options.save))}")  # noqa: T201  # as %%writefile does

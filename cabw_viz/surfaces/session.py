@@ -180,7 +180,7 @@ class Session:
     def __repr__(self) -> str:
         return outline_session(self._recorder.events, [captured.record for captured in self._recorder.captures])
 
-    def html(self, level: Level = "autograd") -> str:
+    def html(self, level: Level = "module") -> str:
         """The session as part of a page, its captures drawn at a level: what a notebook shows."""
         records = [captured.record for captured in self._recorder.captures]
         return session_html(self._recorder.events, records, level)

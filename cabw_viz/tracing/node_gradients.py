@@ -246,7 +246,7 @@ def _view(gradient: torch.Tensor, source: Any, seen: _Seen | None) -> Kept | Non
     reach = offset + sum((size - 1) * step for size, step in zip(gradient.size(), gradient.stride(), strict=True))
     marks = gradient.is_conj() or gradient.is_neg() or source.is_conj() or source.is_neg()
     # A copy has the strides of what it was made of only if that was dense; then it spans just its own elements.
-    spans = kept.stride() == source.stride() and 0 <= offset and reach < source.numel() and 0 not in kept.stride()
+    spans = kept.stride() == source.stride() and offset >= 0 and reach < source.numel() and 0 not in kept.stride()
     if marks or not spans or 0 in gradient.size() or _version(source) != seen.version:
         return None
     view = kept.as_strided(gradient.size(), gradient.stride(), kept.storage_offset() + offset)

@@ -15,12 +15,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import get_args
 
+from cabw_viz.analysis import divergence as divergence_of
 from cabw_viz.analysis import parity, steps
 from cabw_viz.analysis.drawing import Level, call_title, counted, file_and_line, problem_of
 from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.kinds import Outcome
 from cabw_viz.record.model import CaptureRecord, Event
 from cabw_viz.record.steps import StepMatrix
+from cabw_viz.views import divergence as views_of_divergence
 from cabw_viz.views import tables
 from cabw_viz.views.outline import RAN, outline
 from cabw_viz.views.render import GraphView, graph_view
@@ -44,7 +47,7 @@ EVENT_HEADINGS = ("call", "function", "where", "outcome", "capture", "ms", "reas
 # ------------------------------------------------------------------------------------------------------ whole fragments
 
 
-def session_html(events: Iterable[Event], records: Sequence[CaptureRecord], level: Level = "autograd") -> str:
+def session_html(events: Iterable[Event], records: Sequence[CaptureRecord], level: Level = "module") -> str:
     """A session: what became of each backward call, and its captures, the last one opened."""
     events = list(events)
     views = _drawn([graph_view(record, level) for record in records])
@@ -55,7 +58,7 @@ def session_html(events: Iterable[Event], records: Sequence[CaptureRecord], leve
     return _fragment(_session_title(events), _event_table(events), *captures)
 
 
-def capture_html(record: CaptureRecord, level: Level = "autograd") -> str:
+def capture_html(record: CaptureRecord, level: Level = "module") -> str:
     """A capture: its title, its drawing, and its outline folded away."""
     (view,) = _drawn([graph_view(record, level)])
     return _fragment(f"<p>{_record_title(record)}</p>", _capture_body(record, view))
@@ -65,6 +68,21 @@ def parity_html(comparison: Comparison) -> str:
     """A comparison: its outcome, what was compared with what, and a coloured row for each gradient."""
     table = tables.parity_styler(tables.parity_frame(comparison)).to_html() if comparison.rows else ""
     return _fragment(_verdict(comparison), _comparison_facts(comparison), f'<div class="cabw-scroll">{table}</div>')
+
+
+def divergence_html(divergence: Divergence) -> str:
+    """A search for the first divergence: what was found, the rows that matter, what was compared with what."""
+    mark, css = ("✓", "ok") if divergence_of.ok(divergence) else ("✗", "alarm")
+    first, *more = views_of_divergence.findings(divergence)
+    left = len(divergence.rows) - len(divergence_of.shown_rows(divergence))
+    table = views_of_divergence.divergence_styler(divergence).to_html() if divergence.rows else ""
+    return _fragment(
+        f"<p>{_span(css, f'{mark} {_text(first)}')}</p>",
+        *(f"<p>{_text(text)}</p>" for text in more),
+        f'<div class="cabw-scroll">{table}</div>',
+        f'<p class="cabw-muted">… {left:,} more rows: <code>.frame</code></p>' if left else "",
+        f'<p class="cabw-muted">{"<br>".join(map(_prose, views_of_divergence.facts(divergence)))}</p>',
+    )
 
 
 def matrix_html(matrix: StepMatrix) -> str:

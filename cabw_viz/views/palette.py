@@ -12,6 +12,8 @@ from cabw_viz.analysis.drawing import BoxKind
 
 TEXT, MUTED, FAINT = "#1b2026", "#515b66", "#59636e"
 PAPER, LINE, EDGE, FAINT_EDGE = "#ffffff", "#c3cad2", "#8a949f", "#a3abb4"
+FRAME_LINE, FRAME_TINT = "#b9c5d1", "#f8fafc"
+"""Of the frame around a module that is drawn open; lighter than the boxes in it."""
 ALARM, ALARM_TINT = "#b3370a", "#fbe9e2"
 
 
@@ -46,4 +48,37 @@ LOOKS: dict[BoxKind, Look] = {
     "validate_outputs": Look("✓", "#667079", "#d5dae0", "#ffffff", "check of the outputs"),
     "plumbing": Look("·", "#667079", "#dfe3e8", "#ffffff", "plumbing"),
     "other": Look("□", "#667079", "#a3abb4", "#ffffff", "other operation"),
+    "group": Look("▣", "#39536b", "#8fa3b5", "#e6edf4", "module"),
+    "outside": Look("⋯", "#59636e", "#a3abb4", "#ffffff", "beyond the part that is drawn"),
 }
+
+
+@dataclass(frozen=True)
+class Tone:
+    """The look of one step of a scale."""
+
+    fill: str
+    ink: str
+    """Colour of what is written on it."""
+    bars: str
+    """The step without colours: so many of five bars."""
+
+
+def _tones(fills: tuple[str, ...]) -> dict[int, Tone]:
+    """From the step that stands for nothing to the largest: ever darker, so that they are told apart in grey too."""
+    dark_from = 4
+    return {
+        step: Tone(fill, PAPER if step >= dark_from else TEXT, "▮" * step + "▯" * (len(fills) - 1 - step))
+        for step, fill in enumerate(fills)
+    }
+
+
+AMOUNT = _tones(("#f4f6f8", "#dbe8f3", "#b3d2e8", "#82b5d9", "#2d6ea3", "#0b3d66"))
+"""How much: touches, bytes, time."""
+
+ERROR = _tones(("#f4f6f8", "#fbe3d4", "#f5c19f", "#e99a66", "#b04a12", "#6e2600"))
+"""How wrong."""
+
+UNKNOWN_TONE = Tone(PAPER, MUTED, "")
+WORSE_TONE = Tone("#2a0f2e", PAPER, "✗")
+"""Of what is not known, and of what is worse than any figure."""

@@ -11,13 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from cabw_viz.analysis.autograd_drawing import draw_autograd
-from cabw_viz.analysis.drawing import LEVELS, Drawing, counted
-from cabw_viz.analysis.graph_drawing import draw_graph
-from cabw_viz.analysis.marking import marked
+from cabw_viz.analysis.coloring import Measured
+from cabw_viz.analysis.composing import Wanted, draw, smaller
+from cabw_viz.analysis.drawing import Drawing, counted
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.views.dot import dot_source
+from cabw_viz.views.links import check_links
+from cabw_viz.views.svg import joined_words, self_contained
 
 Format = Literal["svg", "pdf", "png"]
 
@@ -31,23 +32,29 @@ SECONDS = 60.0
 """How long `dot` may take over one picture."""
 
 
-def draw(record: CaptureRecord, level: str = "autograd", *, plumbing: bool = False) -> Drawing:
-    """Draw a capture at a level: `autograd` or `fx`; `plumbing=True` unfolds what `fx` leaves out."""
-    if level not in LEVELS:
-        raise CabwError(f"level={level!r} is no level of the graph", expected=" or ".join(map(repr, LEVELS)))
-    if level == "fx":
-        return marked(draw_graph(record, plumbing=plumbing), record)
-    if plumbing:
-        raise CabwError(
-            "plumbing=True was given for level='autograd', which has no plumbing",
-            try_="level='fx' with it, or level='autograd' without it",
-        )
-    return marked(draw_autograd(record), record)
+def graph_view(
+    record: CaptureRecord,
+    level: str = "module",
+    *,
+    measured: Measured | None = None,
+    links: str | None = None,
+    **wanted: Any,
+) -> GraphView:
+    """A view of a capture's graph, which shows itself in a notebook.
 
+    Args:
+        record: The capture.
+        level: What a box stands for: `module`, `autograd`, `fx` or `aten`.
+        measured: What there is to colour by, beside the record.
+        links: Where a box leads, a text with `{file}` and `{line}` in it; None for nowhere.
+        wanted: The other fields of `cabw_viz.analysis.composing.Wanted`.
 
-def graph_view(record: CaptureRecord, level: str = "autograd", *, plumbing: bool = False) -> GraphView:
-    """A view of a capture's graph, which shows itself in a notebook; see `draw` for the arguments."""
-    return GraphView(draw(record, level, plumbing=plumbing))
+    Raises:
+        CabwError: Something asked for is not there, or does not go together.
+    """
+    check_links(links)
+    drawing = draw(record, Wanted(level, **wanted), measured)
+    return GraphView(drawing, links=links, smaller=smaller(record, drawing) if len(drawing.boxes) > MAX_BOXES else "")
 
 
 @dataclass(frozen=True)
@@ -57,15 +64,19 @@ class GraphView:
     drawing: Drawing
     timeout: float = SECONDS
     """Seconds that `dot` may take."""
+    links: str | None = None
+    """Where a box leads: a text with `{file}` and `{line}` in it."""
+    smaller: str = ""
+    """What to ask for instead if this is too large to be drawn."""
 
     @cached_property
     def source(self) -> str:
         """The graph in the DOT language."""
-        return dot_source(self.drawing)
+        return dot_source(self.drawing, self.links)
 
     def svg(self) -> str:
         """The graph as an SVG element, without the XML prologue, so that it can stand in a page."""
-        text = self._render("svg").decode()
+        text = joined_words(self._render("svg").decode())
         return text[text.index("<svg") :]
 
     def save(self, path: str | Path) -> Path:
@@ -78,7 +89,12 @@ class GraphView:
                 try_=f"save({str(path.with_suffix('.svg'))!r})",
             )
         format_ = FORMATS[path.suffix.lower()]
-        path.write_bytes(self.source.encode() if format_ is None else self._render(format_))
+        if format_ is None:
+            path.write_text(self.source, "utf-8")
+        elif format_ == "svg":
+            path.write_text(self_contained(self.svg()), "utf-8")
+        else:
+            path.write_bytes(self._render(format_))
         return path
 
     def html(self, *, inline: bool = True) -> str:
@@ -105,8 +121,7 @@ class GraphView:
             raise CabwError(
                 f"The graph at level {self.drawing.level!r} has {boxes:,} nodes, too many for a picture",
                 expected=f"at most {MAX_BOXES:,}",
-                try_=("" if self.drawing.level == "autograd" else "level='autograd', or ")
-                + "save('graph.dot') for a tool that draws larger graphs",
+                try_=f"{self.smaller}, or save('graph.dot') for a tool that draws larger graphs".removeprefix(", or "),
             )
         return run_dot(self.source, format_, self.timeout)
 

@@ -171,6 +171,29 @@ def _record(rows: list[Row]) -> CaptureRecord:
     )  # fmt: skip
 
 
+def lowered(record: CaptureRecord) -> CaptureRecord:
+    """The record with a graph of aten operators: two for each autograd node but the root, in a chain."""
+    made = [GraphNode(0, "arg0_1", "placeholder", "arg0_1", "()", "placeholder")]
+    for node in record.autograd_nodes[1:]:
+        for target in ("aten.mm.default", "aten.view.default"):
+            ordinal = len(made)
+            name = f"{target.split('.')[1]}_{ordinal}"
+            before = made[-1]
+            made.append(
+                GraphNode(
+                    ordinal, name, "call_function", target, f"({before.name}, 2)", "aten_op", (before.ordinal,),
+                    autograd_node=node.number,
+                )
+            )  # fmt: skip
+    return replace(record, lowered=tuple(made))
+
+
+def timed(record: CaptureRecord) -> CaptureRecord:
+    """The record with a time for every node but the first: one millisecond, and 64 for the matrix products."""
+    seconds = [0.064 if node.name.startswith(("Mm", "Addmm", "Bmm")) else 0.001 for node in record.autograd_nodes]
+    return replace(record, node_seconds=(None, *seconds[1:]))
+
+
 def compared(record: CaptureRecord, bad: int = 20) -> Comparison:
     """A comparison of the record's leaves of which the last `bad` differ."""
     rows = []

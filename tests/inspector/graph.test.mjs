@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { graph, part, source } from "./packed.mjs";
+import { graph, ops, part, source } from "./packed.mjs";
 
 const { unpack } = await source("columns.js");
 const { composition, differs, ENCODINGS, markPath, strongest } = await source("encode.js");
@@ -123,6 +123,64 @@ test("every encoding gives every node one of its classes, and tells them apart w
     }
   }
   assert.deepEqual(graph("kinds").list.map((n) => n.family), ["loss", "custom", "compiled", "custom", "parameter", "parameter"]);
+});
+
+test("graph nodes are grouped by autograd node and module, and found by either", () => {
+  const g = ops("blocks4");
+  const gelu = g.autograd.list.find((n) => n.name === "GeluBackward0");
+  const group = g.item(gelu.key);
+  assert.equal(group.owner, gelu);
+  assert.equal(group.parent.module, gelu.module);
+  assert.deepEqual(g.nodesOf(gelu.key).map((op) => op.base), [gelu, gelu]);
+  assert.deepEqual(g.search(`#${gelu.id}`), group.nodes.map((op) => op.id));
+  assert.equal(g.search("validate_outputs gelu").length, 4);
+  assert.equal(g.item("n99999"), undefined);
+  assert.equal(g.item(undefined), undefined);
+  // Colours and marks: what is known of the autograd node stands at its call, families at every graph node.
+  for (const encoding of Object.values(ENCODINGS)) {
+    const counts = composition(encoding, g.list);
+    assert.equal([...counts.values()].reduce((a, b) => a + b, 0), g.list.length);
+  }
+  assert.equal(heldBy(g.list), heldBy(g.autograd.list));
+});
+
+test("an only graph node stands for its autograd node", () => {
+  const g = ops("mlp");
+  const alone = g.list.filter((op) => op.base && !op.parent.owner);
+  assert.ok(alone.length > 0);
+  for (const op of alone) {
+    assert.equal(g.item(op.base.key), op);
+    assert.equal(op.tag, op.base.tag);
+  }
+});
+
+test("what is selected is found at another level", async () => {
+  const { translated, levelFor } = await source("levels.js");
+  const f = ops("twice");
+  const base = f.autograd;
+  const op = f.list.find((one) => one.base);
+  assert.equal(translated(op.key, f, base), op.base.key);
+  assert.equal(translated(op.base.key, base, f), op.base.key);
+  assert.equal(translated("g:a@2.0", base, f) !== "", true);
+  assert.equal(translated("", base, f), "");
+  assert.equal(translated("g:nowhere", base, f), "");
+  assert.deepEqual(["f1", "a1", "n1", "g:x"].map((key) => levelFor(key, "module")), ["fx", "aten", "module", "module"]);
+});
+
+test("operators are read as autograd names them", async () => {
+  const { familyOfOperator, operatorOf } = await source("families.js");
+  const families = { mm: "matmul", addmm: "matmul", convolution_backward: "matmul", native_layer_norm_backward: "norm",
+    _softmax_backward_data: "norm", view: "view", t: "view", _unsafe_view: "view", gelu_backward: "pointwise",
+    mul: "pointwise", sum: "pointwise", nll_loss_backward: "loss", embedding_dense_backward: "loss", tanh: "pointwise" };
+  for (const [name, family] of Object.entries(families)) assert.equal(familyOfOperator(name), family, name);
+  assert.equal(operatorOf("aten.mm.default"), "mm");
+  assert.equal(operatorOf("ops.AddmmBackward0"), "AddmmBackward0");
+  assert.equal(operatorOf("validate_outputs"), "validate_outputs");
+});
+
+test("a word of a query is no property of every object", () => {
+  assert.deepEqual(graph("blocks4").search("constructor"), []);
+  assert.deepEqual(graph("blocks4").search("__proto__"), []);
 });
 
 test("a storage is counted once", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { graph, source } from "./packed.mjs";
+import { graph, ops, source } from "./packed.mjs";
 
 const { layered } = await source("layout.js");
 const { Arranger } = await source("arrange.js");
@@ -57,6 +57,36 @@ for (const name of ["mlp", "hooked", "copy_slices", "kinds", "failed", "hostile"
     }
   });
 }
+
+for (const name of ["mlp", "hooked", "copy_slices", "kinds", "hostile", "twice", "blocks4"]) {
+  for (const letter of ["f", "a"]) {
+    test(`${name}, ${letter}: graph nodes do not overlap, and every edge runs down`, () => {
+      const g = ops(name, letter);
+      for (const [what, open] of openings(g)) {
+        const s = scene(g, open);
+        assert.equal(overlaps(s), 0, `${what}: overlaps`);
+        assert.equal(upward(s), 0, `${what}: edges that run up`);
+        for (const node of g.list) assert.equal(s.homeOf(node), g.shown(node, new Set(open)));
+      }
+    });
+  }
+}
+
+test("progress is told, and grows to one", () => {
+  const g = ops("blocks40");
+  const shares = [];
+  const now = performance.now;
+  let clock = 0;
+  performance.now = () => (clock += 200); // so that every step is worth telling
+  try {
+    new Arranger(g).scene(g.openFlags(g.all()), 0, (share) => shares.push(share));
+  } finally {
+    performance.now = now;
+  }
+  assert.ok(shares.length > 100);
+  assert.ok(shares.every((s, i) => s <= 1 && s >= (shares[i - 1] ?? 0)));
+  assert.equal(shares.at(-1), 1);
+});
 
 test("every edge between shown items is drawn", () => {
   const g = graph("blocks4");

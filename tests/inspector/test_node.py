@@ -9,7 +9,7 @@ import pytest
 
 from cabw_viz.views.inspector import columns, findings
 from tests import records
-from tests.inspector.blocks import compared, transformer
+from tests.inspector.blocks import compared, lowered, transformer
 
 HERE = Path(__file__).parent
 NODE = shutil.which("node")
@@ -32,6 +32,7 @@ def packed(tmp_path_factory) -> Path:
         (folder / f"{name}.touches").write_bytes(findings.pack_touches(record))
         (folder / f"{name}.parity").write_bytes(findings.pack_parity(record, compared(record, 2)))
         (folder / f"{name}.code").write_bytes(columns.pack_code(record))
+        (folder / f"{name}.aten").write_bytes(columns.pack_lowered(lowered(record)))
     return folder
 
 

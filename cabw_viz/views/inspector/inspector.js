@@ -2550,6 +2550,7 @@ const $bundle = $bundle_();
 const $scene_ = () => {
 /** The picture for one set of open groups on the page: the arrays that arrange.js made, and how to find things in them. */
 const { ROW } = $arrange;
+const { GUTTER } = $wrap;
 
 const KIND = ["node", "group", "stack", "open"];
 
@@ -2570,6 +2571,8 @@ class Box {
 }
 
 class Scene {
+  #heads = null;
+
   constructor(graph, arrays) {
     Object.assign(this, { graph }, arrays);
     this.count = this.item.length;
@@ -2593,6 +2596,25 @@ class Scene {
   }
   homeOf(node) {
     return this.graph.items[this.home[node.index]]?.key;
+  }
+
+  /** Of a picture in columns: where each begins, how wide it is, and which modules it shows. */
+  get heads() {
+    return (this.#heads ??= this.columns > 1 ? this.#headed() : []);
+  }
+
+  #headed() {
+    const stride = (this.w + GUTTER) / this.columns;
+    const ends = Array.from({ length: this.columns }, () => [null, null]);
+    for (const i of this.leaves) {
+      const way = wayTo(this.graph.items[this.item[i]]);
+      const c = Math.min(this.columns - 1, Math.floor(this.place[2 * i] / stride));
+      const y = this.place[2 * i + 1];
+      if (!way.length) continue;
+      if (!ends[c][0] || y < ends[c][0].y) ends[c][0] = { y, way };
+      if (!ends[c][1] || y >= ends[c][1].y) ends[c][1] = { y, way };
+    }
+    return ends.map(([first, last], c) => ({ x: c * stride, w: stride, text: first ? range(first.way, last.way) : "" }));
   }
 
   /** Closed boxes in a part of the world, by rows of height. */
@@ -2653,6 +2675,20 @@ const inside = (item, group) => {
   for (let g = item.parent; g; g = g.parent) if (g === group) return true;
   return false;
 };
+
+/** The names of the modules around an item, the outermost first. */
+function wayTo(item) {
+  const names = [];
+  for (let g = item.nodes ? item : item.parent; g?.parent; g = g.parent) if (!g.owner) names.unshift(g.name);
+  return names;
+}
+
+/** `layers.47 – 44` for what begins in one module and ends in the other. */
+function range(a, b) {
+  const [from, to] = [a, b].map((way) => way.slice(0, 2).join("."));
+  if (from === to) return from;
+  return a[0] === b[0] && a[1] && b[1] ? `${from} – ${b[1]}` : `${from} – ${to}`;
+}
 return { Scene };
 };
 const $scene = $scene_();
@@ -3135,7 +3171,7 @@ function windowed({ count, height, make, scroller, className = "", role = "list"
   const put = (from, to) => {
     for (const [i, el] of rows) {
       if (i >= from && i < to) continue;
-      if (el.contains(document.activeElement)) continue; // the focus must not fall off the page
+      if (el.contains(el.getRootNode().activeElement)) continue; // the focus must not fall off the page
       el.remove();
       rows.delete(i);
     }
@@ -4461,6 +4497,11 @@ function nodeParts(ins, n) {
   ];
 }
 
+function agreed(n) {
+  if (n.row) return n.row.verdict === "bitwise" ? "bitwise equal to eager" : n.row.verdict.replace("_", " ");
+  return n.relative ? `within rounding of eager, ${error(n.relative)}` : "bitwise equal to eager";
+}
+
 function head(ins, n) {
   const verdict =
     !n.compared || n.origin
@@ -4472,12 +4513,7 @@ function head(ins, n) {
             mark("differ", ALARM, 10),
             n.row ? n.row.verdict : `differs by ${error(n.relative)}`,
           )
-        : h(
-            "span.cabw-tag",
-            null,
-            mark("equal", "var(--muted)", 10),
-            n.row && n.row.verdict !== "bitwise" ? n.row.verdict.replace("_", " ") : "bitwise equal to eager",
-          );
+        : h("span.cabw-tag", null, mark("equal", "var(--muted)", 10), agreed(n));
   const tags = [
     n.failed && h("span.cabw-tag.alarm", null, mark("cross", ALARM, 10), "The trace stopped here"),
     n.unreached && h("span.cabw-tag", null, "Not reached: the trace stopped before it"),
@@ -4552,6 +4588,50 @@ function nodeFacts(ins, n) {
 return { nodePanel };
 };
 const $panels_node = $panels_node_();
+const $segment_ = () => {
+/** A row of buttons of which one is on: arrow keys go from one to the next. */
+const { h } = $dom;
+
+function segment(label, options, value, changed) {
+  const el = h("div.cabw-seg", { role: "radiogroup", "aria-label": label });
+  const mark = (v) => {
+    for (const b of el.children) {
+      b.setAttribute("aria-checked", String(b.dataset.value === v));
+      b.tabIndex = b.dataset.value === v ? 0 : -1;
+    }
+    if (![...el.children].some((b) => !b.tabIndex)) el.firstChild.tabIndex = 0;
+  };
+  for (const [v, text] of options) {
+    const b = h(
+      "button",
+      {
+        role: "radio",
+        onclick: () => {
+          mark(v);
+          changed(v);
+        },
+      },
+      text,
+    );
+    b.dataset.value = v;
+    el.append(b);
+  }
+  el.addEventListener("keydown", (e) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
+    if (!by) return;
+    const all = [...el.children],
+      to = all[(all.indexOf(e.target) + by + all.length) % all.length];
+    e.preventDefault();
+    to.focus();
+    to.click();
+  });
+  mark(value);
+  el.mark = mark;
+  return el;
+}
+return { segment };
+};
+const $segment = $segment_();
 const $panels_chart_ = () => {
 /** Relative error of each node along the backward: a step shows where it begins. */
 const { h } = $dom;
@@ -4661,6 +4741,7 @@ const { h, mark, number, plural, shape } = $dom;
 const { error } = $encode;
 const { windowed } = $list;
 const { ALARM, empty, finding, heading, meter, place, title } = $parts;
+const { segment } = $segment;
 const { taskForm } = $task;
 const { chart } = $panels_chart;
 
@@ -4746,7 +4827,7 @@ function toolbar(ins, ui) {
   return h(
     "div.cabw-toolrow.cabw-above",
     null,
-    ins.segment(
+    segment(
       "Verdict",
       filters.map(([key, text, count]) => [key, `${text} ${number(count)}`]),
       show,
@@ -4856,6 +4937,23 @@ const TABS = {
   code: ["Code", codePanel],
 };
 
+const REACHED = "button, input, select, [tabindex]";
+const said = (el) => [el.localName, el.dataset.key, el.getAttribute("aria-label") ?? el.textContent].join();
+
+/** Remembers what has the focus among tabs and panel; what it returns gives the focus back to what is there instead. */
+function focused(ins) {
+  const { activeElement: at } = ins.el.getRootNode();
+  if (at && ins.tabBar.contains(at)) return () => ins.tabBar.querySelector("[aria-selected=true]")?.focus();
+  if (!at || at === ins.body || !ins.body.contains(at)) return () => {};
+  const { key } = at.dataset;
+  const name = said(at);
+  return () => {
+    const now = [...ins.body.querySelectorAll(REACHED)];
+    const same = now.find((el) => said(el) === name) ?? now.find((el) => key && el.dataset.key === key);
+    (same ?? ins.body).focus({ preventScroll: true }); // else the focus would fall off the page
+  };
+}
+
 /** Builds the panel that is open, and the tabs above it. */
 function showPanel(ins) {
   const same = ins.shownTab === ins.tab && (ins.tab !== "node" || ins.shownFor === ins.selection);
@@ -4879,9 +4977,11 @@ function showPanel(ins) {
         ? h("span.cabw-count" + (counts[key][1] ? "." + counts[key][1] : ""), null, number(counts[key][0]))
         : null,
     );
+  const focus = focused(ins);
   ins.tabBar.replaceChildren(...Object.entries(TABS).map(tab));
   ins.body.replaceChildren(TABS[ins.tab][1](ins));
   ins.body.scrollTop = top;
+  focus();
   ins.shownTab = ins.tab;
   ins.shownFor = ins.selection;
 }
@@ -5072,50 +5172,6 @@ function emphasise(ins, known) {
 return { rebuild, adopt, cancel, hover, emphasise };
 };
 const $picture = $picture_();
-const $segment_ = () => {
-/** A row of buttons of which one is on: arrow keys go from one to the next. */
-const { h } = $dom;
-
-function segment(label, options, value, changed) {
-  const el = h("div.cabw-seg", { role: "radiogroup", "aria-label": label });
-  const mark = (v) => {
-    for (const b of el.children) {
-      b.setAttribute("aria-checked", String(b.dataset.value === v));
-      b.tabIndex = b.dataset.value === v ? 0 : -1;
-    }
-    if (![...el.children].some((b) => !b.tabIndex)) el.firstChild.tabIndex = 0;
-  };
-  for (const [v, text] of options) {
-    const b = h(
-      "button",
-      {
-        role: "radio",
-        onclick: () => {
-          mark(v);
-          changed(v);
-        },
-      },
-      text,
-    );
-    b.dataset.value = v;
-    el.append(b);
-  }
-  el.addEventListener("keydown", (e) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
-    if (!by) return;
-    const all = [...el.children],
-      to = all[(all.indexOf(document.activeElement) + by + all.length) % all.length];
-    e.preventDefault();
-    to.focus();
-    to.click();
-  });
-  mark(value);
-  el.mark = mark;
-  return el;
-}
-return { segment };
-};
-const $segment = $segment_();
 const $frame_ = () => {
 /** The DOM around canvas and panels: toolbar, legend, status, and the controls they are made of. */
 const { h, ICON, mark, number, plural, svg } = $dom;
@@ -5240,7 +5296,8 @@ function frame(ins) {
   };
   ins.body = h("div.cabw-body", {
     role: "tabpanel",
-    tabIndex: -1,
+    tabIndex: 0,
+    "aria-label": "Panel",
     onpointerover: point,
     onpointerleave: () => ins.hover(null),
   });
@@ -5592,6 +5649,296 @@ const LOD = { labels: 0.6, marks: 0.3, headers: 0.6, round: 0.16 };
 return { LOD };
 };
 const $lod = $lod_();
+const $text_ = () => {
+/** Words and marks on the canvas: a cut is worked out once, and so is the path of a mark. */
+const { markPath } = $encode;
+
+function paintMark(r, name, x, y, r, colour) {
+  const { ctx } = r,
+    id = name + r.toFixed(1);
+  if (!r.paths.has(id)) {
+    const [how, d] = markPath(name, r);
+    r.paths.set(id, [how, new Path2D(d)]);
+  }
+  const [how, path] = r.paths.get(id);
+  ctx.save();
+  ctx.translate(x, y);
+  if (how === "fill") {
+    ctx.fillStyle = colour;
+    ctx.fill(path);
+  } else {
+    ctx.strokeStyle = colour;
+    ctx.lineWidth = Math.max(1.6, r * 0.4);
+    ctx.stroke(path);
+  }
+  ctx.restore();
+}
+
+/** Text cut to a width; what a cut gives is remembered. Returns the width used. */
+function paintText(r, text, x, y, room, font) {
+  const { ctx, theme } = r;
+  if (!text || room < 12) return 0;
+  ctx.font = `${font} ${theme.ui}`;
+  const id = `${font}|${Math.round(room)}|${text}`;
+  let cut = r.clipped.get(id);
+  if (!cut) {
+    let s = text.length > 400 ? text.slice(0, 400) : text;
+    if (ctx.measureText(s).width > room) {
+      let lo = 0,
+        hi = s.length;
+      while (lo < hi) {
+        const mid = (lo + hi + 1) >> 1;
+        if (ctx.measureText(s.slice(0, mid) + "…").width <= room) lo = mid;
+        else hi = mid - 1;
+      }
+      s = s.slice(0, lo) + "…";
+    }
+    cut = [s, ctx.measureText(s).width];
+    if (r.clipped.size > 20000) r.clipped.clear();
+    r.clipped.set(id, cut);
+  }
+  ctx.fillText(cut[0], x, y);
+  return cut[1];
+}
+return { paintMark, paintText };
+};
+const $text = $text_();
+const $boxes_ = () => {
+/** Frames, edges and boxes of a scene, onto the canvas of the renderer `r`. */
+const { plural } = $dom;
+const { LOD } = $lod;
+const { cells, curve, nameOf, tag } = $shapes;
+const { paintMark, paintText } = $text;
+
+function rectOf(r, b) {
+  const old = r.t < 1 && r.from?.get(b.key);
+  if (!old) return [b.x, b.y, b.w, b.h];
+  return [b.x, b.y, b.w, b.h].map((v, i) => old[i] + (v - old[i]) * r.t);
+}
+
+function unreached(r, item) {
+  return r.graph.letter === "n" && r.graph.data.failed_at !== null && (item.nodes || [item]).every((n) => n.unreached);
+}
+
+function fade(r, b) {
+  const dim = r.state.dim?.[b.item.index] ? 0.28 : unreached(r, b.item) ? 0.5 : 1;
+  return r.t < 1 && r.from && !r.from.has(b.key) ? dim * r.t : dim;
+}
+
+function paintFrame(r, b) {
+  const { ctx, theme, view } = r,
+    [x, y, w, h] = rectOf(r, b);
+  ctx.globalAlpha = r.t < 1 && r.from && !r.from.has(b.key) ? r.t : 1;
+  ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface;
+  ctx.strokeStyle = theme.line;
+  ctx.lineWidth = Math.min(1 / view.k, 3);
+  ctx.beginPath();
+  ctx.roundRect(x, y, w, h, 8);
+  ctx.fill();
+  ctx.stroke();
+  ctx.globalAlpha = 1;
+}
+
+function paintEdges(r, top, bottom, left, right) {
+  const { ctx, theme, view, scene } = r,
+    { mark, near: close, path: way } = r.state;
+  const plain = new Path2D(),
+    up = new Path2D(),
+    down = new Path2D(),
+    near = new Path2D(),
+    arrows = view.k >= LOD.labels ? [] : null;
+  const some = (pairs, test) => {
+    for (let i = 0; i < pairs.length; i += 2) if (test(pairs[i], pairs[i + 1])) return true;
+    return false;
+  };
+  const { bounds, pointsAt, pairsAt } = scene,
+    many = scene.arrow.length;
+  for (let e = 0; e < many; e++) {
+    if (bounds[4 * e + 3] < top || bounds[4 * e + 1] > bottom || bounds[4 * e + 2] < left || bounds[4 * e] > right)
+      continue;
+    const points = scene.points.subarray(pointsAt[e], pointsAt[e + 1]),
+      pairs = close || way || mark ? scene.pairs.subarray(pairsAt[e], pairsAt[e + 1]) : null;
+    let path = plain,
+      colour = theme.edge;
+    if (close && some(pairs, (a, b) => close[a] || close[b])) {
+      path = near;
+      colour = theme.text;
+    } else if (way) {
+      if (some(pairs, (a, b) => way[a] && way[b])) {
+        path = up;
+        colour = theme.up;
+      }
+    } else if (mark && some(pairs, (a, b) => mark[a] & 1 && mark[b] & 1)) {
+      path = up;
+      colour = theme.up;
+    } else if (mark && some(pairs, (a, b) => mark[a] & 2 && mark[b] & 2)) {
+      path = down;
+      colour = theme.down;
+    }
+    curve(path, points, view.k < LOD.round);
+    if (arrows && scene.arrow[e]) arrows.push(points[points.length - 2], points[points.length - 1], colour);
+  }
+  const thin = Math.min(1.25, 1.1 / view.k + 0.1);
+  ctx.globalAlpha = r.t < 1 ? r.t : 1;
+  const stroke = (path, colour, width, dash = []) => {
+    ctx.setLineDash(dash);
+    ctx.strokeStyle = colour;
+    ctx.lineWidth = width;
+    ctx.stroke(path);
+  };
+  stroke(plain, theme.edge, Math.max(thin, 0.6 / view.k));
+  stroke(down, theme.down, Math.max(1.6, 1.2 / view.k), [5, 3]);
+  stroke(up, theme.up, Math.max(1.6, 1.2 / view.k));
+  stroke(near, theme.text, Math.max(1.6, 1.2 / view.k));
+  ctx.setLineDash([]);
+  for (let i = 0; arrows && i < arrows.length; i += 3) {
+    const x = arrows[i],
+      y = arrows[i + 1];
+    ctx.fillStyle = arrows[i + 2];
+    ctx.beginPath();
+    ctx.moveTo(x, y);
+    ctx.lineTo(x - 3.2, y - 6);
+    ctx.lineTo(x + 3.2, y - 6);
+    ctx.fill();
+  }
+  ctx.globalAlpha = 1;
+}
+
+function paintBox(r, b) {
+  const { ctx, view } = r;
+  ctx.globalAlpha = fade(r, b);
+  const found = r.classOf(b.item),
+    colour = r.colours.get(b.item.nodes ? found.main : found);
+  const rect = rectOf(r, b);
+  if (view.k < LOD.round) {
+    // far away: colour only
+    ctx.fillStyle = colour.quiet ? colour.border : colour.solid;
+    ctx.fillRect(rect[0], rect[1], rect[2], Math.max(rect[3], 0.9 / view.k)); // never paler than its colour
+  } else if (b.kind === "node") paintNode(r, b, rect, colour);
+  else paintGroup(r, b, rect, found.parts);
+  ctx.globalAlpha = 1;
+}
+
+function paintNode(r, b, [x, y, w, h], colour) {
+  const { ctx, theme, view } = r,
+    n = b.item,
+    loud = colour.loud;
+  ctx.beginPath();
+  if (n.parameter) tag(ctx, x, y, w, h);
+  else ctx.roundRect(x, y, w, h, 5);
+  const far = view.k < LOD.labels; // no words any more: the colour has to carry further
+  ctx.fillStyle = loud ? colour.solid : colour.quiet ? theme.box : far ? colour.border : colour.fill;
+  ctx.fill();
+  ctx.strokeStyle = colour.border;
+  ctx.lineWidth = 1;
+  ctx.stroke();
+  if (view.k < LOD.marks) return;
+  paintMark(r, 
+    colour.mark,
+    x + 13,
+    y + h / 2,
+    4,
+    loud ? theme["on-strong"] : far && !colour.quiet ? theme.box : colour.solid,
+  );
+  if (far) return;
+  const g = r.grow,
+    id = g > 1.12 ? "" : r.figureOf(n) || n.tag,
+    room = w - 30 - 6.2 * id.length - (n.parameter ? 8 : 4);
+  ctx.textBaseline = "middle";
+  ctx.fillStyle = loud ? theme["on-strong"] : colour.quiet && n.family === "view" ? theme.muted : theme.text;
+  paintText(r, n.label, x + 23, y + h / 2 + 0.5, room, (n.parameter ? "italic " : "") + (12 * g).toFixed(1) + "px");
+  ctx.fillStyle = loud ? theme["on-strong"] : theme.faint;
+  ctx.textAlign = "right";
+  paintText(r, id, x + w - (n.parameter ? 13 : 8), y + h / 2 + 0.5, 60, "10.5px");
+  ctx.textAlign = "left";
+}
+
+function paintGroup(r, b, [x, y, w, h], parts) {
+  const { ctx, theme, view } = r,
+    g = b.item,
+    stack = b.kind === "stack",
+    H = stack ? h - 8 : h;
+  ctx.strokeStyle = theme["line-strong"];
+  ctx.lineWidth = 1;
+  for (const i of stack ? [2, 1] : []) {
+    ctx.fillStyle = theme.surface;
+    ctx.beginPath();
+    ctx.roundRect(x + i * 5, y + i * 4, w - i * 10, H, 6);
+    ctx.fill();
+    ctx.stroke();
+  }
+  ctx.fillStyle = theme.box;
+  ctx.beginPath();
+  ctx.roundRect(x, y, w, H, 6);
+  ctx.fill();
+  ctx.stroke();
+  if (stack) paintCells(r, b);
+  else paintBar(r, x + 10, y + H - 8, w - 20, 3, parts);
+  if (view.k < LOD.marks) return;
+  ctx.fillStyle = theme.faint;
+  ctx.beginPath();
+  ctx.moveTo(x + 10, y + 10);
+  ctx.lineTo(x + 15, y + 14);
+  ctx.lineTo(x + 10, y + 18);
+  ctx.fill();
+  ctx.textBaseline = "middle";
+  ctx.fillStyle = theme.text;
+  const used = paintText(r, 
+    nameOf(g) + (stack ? `  ×${g.stack}` : ""),
+    x + 21,
+    y + 14.5,
+    w - 60,
+    `600 ${(12.5 * r.grow).toFixed(1)}px`,
+  );
+  if (view.k < LOD.labels) return;
+  ctx.fillStyle = theme.muted;
+  const sub = stack ? `${g.children[0].cls}` : g.cls === g.name ? "" : g.cls;
+  paintText(r, sub, x + 21 + used + 7, y + 15, w - 44 - used, `${(11 * r.grow).toFixed(1)}px`);
+  paintText(r, 
+    `${plural(g.nodes.length, "node")}${r.figureOf(g) ? "  ·  " + r.figureOf(g) : ""}`,
+    x + 21,
+    y + (stack ? 30 : 27.5),
+    w - 30,
+    `${(11 * r.grow).toFixed(1)}px`,
+  );
+}
+
+function paintBar(r, x, y, w, h, parts) {
+  const { ctx } = r,
+    total = [...parts.values()].reduce((a, b) => a + b, 0);
+  let at = x;
+  for (const [key, count] of parts) {
+    if (!count) continue;
+    const c = r.colours.get(key),
+      width = (w * count) / total;
+    ctx.fillStyle = c.solid;
+    ctx.fillRect(at, y, Math.max(width - 1, 0.8), h);
+    at += width;
+  }
+}
+
+function paintCells(r, b) {
+  const { ctx, theme, view } = r;
+  for (const c of cells(b)) {
+    const { main } = r.classOf(c.group);
+    ctx.fillStyle = r.colourBy === "kind" ? theme["c-none"] : r.colours.get(main).solid;
+    ctx.fillRect(c.x, c.y, c.w, c.h);
+    if (view.k < 0.7) continue;
+    ctx.fillStyle = r.state.hoverCell === c.key ? theme.accent : theme.muted;
+    ctx.textAlign = "center";
+    paintText(r, 
+      c.group.name,
+      c.x + c.w / 2,
+      c.y + c.h + 7.5,
+      c.w + 6,
+      r.state.hoverCell === c.key ? "600 10px" : "10px",
+    );
+    ctx.textAlign = "left";
+  }
+}
+return { rectOf, fade, paintFrame, paintEdges, paintBox };
+};
+const $boxes = $boxes_();
 const $minimap_ = () => {
 const { badges } = $shapes;
 
@@ -5671,6 +6018,172 @@ function drawMap(r) {
 return { drawMap };
 };
 const $minimap = $minimap_();
+const $overlay_ = () => {
+/** What lies over the boxes and keeps its size on screen: titles, badges, hits, selection. `r` is the renderer. */
+const { fade, rectOf } = $boxes;
+const { LOD } = $lod;
+const { badges, nameOf, tag } = $shapes;
+const { paintMark, paintText } = $text;
+const { GUTTER } = $wrap;
+
+/** Titles of open groups keep their size on screen; far away they stand to the left of the frame. */
+function paintTitles(r, frames) {
+  const { ctx, theme, view, scene } = r;
+  ctx.setTransform(r.ratio, 0, 0, r.ratio, 0, 0);
+  ctx.textBaseline = "middle";
+  let lastOutside = -Infinity;
+  for (const b of frames) {
+    const [x, y, w, h] = rectOf(r, b),
+      [sx, sy] = r.toScreen(x, y),
+      inside = view.k >= LOD.headers;
+    const scale = inside ? Math.min(view.k, 1.4) : 1;
+    ctx.globalAlpha = fade(r, b);
+    if (inside) {
+      const cy = sy + 14 * view.k,
+        size = (s) => `${(s * scale).toFixed(2)}px`;
+      ctx.fillStyle = theme.faint;
+      ctx.beginPath();
+      ctx.moveTo(sx + 10 * scale, cy - 3 * scale);
+      ctx.lineTo(sx + 18 * scale, cy - 3 * scale);
+      ctx.lineTo(sx + 14 * scale, cy + 3 * scale);
+      ctx.fill();
+      ctx.font = `600 ${size(12)} ${theme.ui}`;
+      const back = ctx.measureText(nameOf(b.item)).width + ctx.measureText(b.item.cls || "").width * 0.9 + 14 * scale;
+      ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface; // an edge that passes stays behind the words
+      ctx.fillRect(sx + 20 * scale, cy - 8 * scale, Math.min(back, w * view.k - 26 * scale), 16 * scale);
+      ctx.fillStyle = theme.text;
+      const used = paintText(r, nameOf(b.item), sx + 23 * scale, cy + 0.5, w * view.k - 40, "600 " + size(12));
+      ctx.fillStyle = theme.muted;
+      paintText(r, 
+        `${b.item.cls || ""}`,
+        sx + (23 + 7) * scale + used,
+        cy + 0.5,
+        w * view.k - used - 50 * scale,
+        size(11),
+      );
+    } else if (
+      h * view.k >= 18 &&
+      b.depth < 3 &&
+      !(b.depth === 1 && frames.some((f) => f.item.parent === b.item)) &&
+      (scene.columns > 1 || sy > lastOutside + 12)
+    ) {
+      const wrapped = scene.columns > 1,
+        room = wrapped ? GUTTER * view.k - 4 : 200; // beside a column there is room for a number at most
+      ctx.fillStyle = theme.muted;
+      ctx.textAlign = "right";
+      paintText(r, 
+        wrapped ? b.item.name : b.item.path,
+        sx - (wrapped ? 3 : 8),
+        sy < 0 ? Math.min(52, sy + h * view.k - 8) : sy + 8,
+        room,
+        "11px",
+      );
+      ctx.textAlign = "left";
+      lastOutside = sy;
+    }
+  }
+  ctx.globalAlpha = 1;
+  const k = view.k * r.ratio;
+  ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
+}
+
+/** Over each column of a picture in columns: which modules it shows. */
+function paintHeads(r) {
+  const { ctx, theme, view, scene } = r;
+  if (scene.columns < 2) return;
+  ctx.setTransform(r.ratio, 0, 0, r.ratio, 0, 0);
+  ctx.textBaseline = "middle";
+  ctx.fillStyle = theme.muted;
+  for (const { x, w, text } of scene.heads) {
+    const [sx, sy] = r.toScreen(x, 0);
+    if (sx > r.w || sx + w * view.k < 0) continue;
+    paintText(r, text, sx, Math.max(sy - 12, 12), Math.max(w * view.k - 8, 24), "600 11px");
+  }
+  const k = view.k * r.ratio;
+  ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
+}
+
+/** Badges, search hits, hover and selection: above everything, never smaller than they can be seen. */
+function paintOverlays(r, boxes) {
+  const { ctx, theme, state, view } = r;
+  for (const b of boxes) {
+    const [x, y] = rectOf(r, b);
+    const hits = state.hits?.[b.item.index];
+    if (hits) {
+      ctx.strokeStyle = theme.hit;
+      ctx.lineWidth = Math.max(1.5, 1.5 / view.k);
+      ctx.beginPath();
+      outline(r, b, 2.5);
+      ctx.stroke();
+      if (b.item.nodes && view.k >= LOD.labels) pill(r, String(hits), x - 2, y);
+    }
+  }
+  ctx.globalAlpha = 1;
+  const ring = (key, colour, width, offset) => {
+    const b = r.scene.box(key);
+    if (!b) return;
+    ctx.strokeStyle = colour;
+    ctx.lineWidth = Math.max(width, width / view.k);
+    ctx.beginPath();
+    outline(r, b, offset);
+    ctx.stroke();
+  };
+  for (const key of state.nearKeys || []) ring(key, theme.muted, 1.25, 0);
+  if (state.hover && state.hover !== state.selection) ring(state.hover, theme.text, 1.25, 0);
+  if (state.selection) ring(state.selection, theme.accent, 2, 3);
+  for (const b of boxes) {
+    const [x, y, w] = rectOf(r, b);
+    ctx.globalAlpha = Math.max(fade(r, b), 0.5);
+    const grow = Math.max(1, 0.62 / view.k);
+    badges(b.item)
+      .filter(([, loud]) => loud || grow < 4)
+      .slice(0, grow > 3 ? 1 : 3)
+      .forEach(([mark, loud], i) => {
+        const r = 7.5 * grow,
+          cx = x + w - (b.kind === "node" ? 2 : 10) - i * (r * 2 + 2),
+          cy = y - (b.kind === "node" ? 3 : 0);
+        ctx.beginPath();
+        ctx.arc(cx, cy, r, 0, 7);
+        ctx.fillStyle = loud ? theme["c-alarm"] : theme.box;
+        ctx.fill();
+        ctx.strokeStyle = loud ? theme.box : theme["line-strong"];
+        ctx.lineWidth = loud ? 1.5 : 1;
+        ctx.stroke();
+        paintMark(r, mark, cx, cy, 3.7 * grow, loud ? theme["on-strong"] : theme.text);
+      });
+  }
+  ctx.globalAlpha = 1;
+}
+
+function outline(r, b, o) {
+  const [x, y, w, h] = rectOf(r, b);
+  if (b.kind === "node" && b.item.parameter) tag(r.ctx, x - o, y - o, w + 2 * o, h + 2 * o);
+  else
+    r.ctx.roundRect(
+      x - o,
+      y - o,
+      w + 2 * o,
+      (b.kind === "stack" ? h - 8 : h) + 2 * o,
+      (b.kind === "node" ? 5 : 7) + o,
+    );
+}
+
+function pill(r, text, x, y) {
+  const { ctx, theme } = r;
+  ctx.font = "600 10.5px " + theme.ui;
+  const w = Math.max(16, ctx.measureText(text).width + 9);
+  ctx.fillStyle = theme.hit;
+  ctx.beginPath();
+  ctx.roundRect(x - 4, y - 8, w, 15, 7.5);
+  ctx.fill();
+  ctx.fillStyle = theme.name === "dark" ? "#10141a" : "#ffffff";
+  ctx.textAlign = "center";
+  ctx.fillText(text, x - 4 + w / 2, y + 0.5);
+  ctx.textAlign = "left";
+}
+return { paintTitles, paintHeads, paintOverlays };
+};
+const $overlay = $overlay_();
 const $theme_ = () => {
 /** Colours for the canvas come from the style sheet; this file decides light or dark and reads the tokens. */
 const TOKENS = [
@@ -5868,12 +6381,12 @@ return { Tiles };
 const $tiles = $tiles_();
 const $render_ = () => {
 /** Draws a scene on one canvas 2D and its overview beside it. Knows nothing of panels, Python or the DOM around it. */
-const { composition, ENCODINGS, figure, markPath, strongest } = $encode;
-const { plural } = $dom;
+const { paintBox, paintEdges, paintFrame } = $boxes;
+const { composition, ENCODINGS, figure, strongest } = $encode;
 const { LOD } = $lod;
 const { drawMap } = $minimap;
-const { GUTTER } = $wrap;
-const { badges, cells, curve, nameOf, tag } = $shapes;
+const { paintHeads, paintOverlays, paintTitles } = $overlay;
+const { cells } = $shapes;
 const { mix } = $theme;
 const { Tiles } = $tiles;
 
@@ -6046,12 +6559,13 @@ class Renderer {
       : scene.visible(...part);
     const frames = scene.frames(...part, tiled ? 2 : 255);
     if (!tiled) {
-      frames.forEach((b) => this.#frame(b));
-      this.#edges(top, bottom, left, right);
-      boxes.forEach((b) => this.#box(b));
+      frames.forEach((b) => paintFrame(this, b));
+      paintEdges(this, top, bottom, left, right);
+      boxes.forEach((b) => paintBox(this, b));
     }
-    this.#titles(frames);
-    this.#overlays(boxes);
+    paintTitles(this, frames);
+    paintHeads(this);
+    paintOverlays(this, boxes);
     drawMap(this);
     if (this.from || !this.complete) this.request();
     this.onDraw?.();
@@ -6063,12 +6577,12 @@ class Renderer {
     Object.assign(this, { ctx, view: { ...view, k } });
     ctx.fillStyle = theme.sunken;
     ctx.fillRect(left, top, right - left, bottom - top);
-    for (const b of scene.frames(top, bottom, left, right)) if (b.w * k > 4) this.#frame(b);
-    if (k > 0.02) this.#edges(top, bottom, left, right);
+    for (const b of scene.frames(top, bottom, left, right)) if (b.w * k > 4) paintFrame(this, b);
+    if (k > 0.02) paintEdges(this, top, bottom, left, right);
     const { hits } = this.state,
       found = [];
     for (const b of scene.visible(top, bottom, left, right)) {
-      this.#box(b);
+      paintBox(this, b);
       if (hits?.[b.item.index]) found.push(b);
     }
     ctx.fillStyle = theme.hit;
@@ -6077,421 +6591,6 @@ class Renderer {
       ctx.fillRect(b.x, b.y - grow, b.w, b.h + 2 * grow);
     }
     Object.assign(this, { ctx: this.screen, view });
-  }
-
-  #rect(b) {
-    const old = this.t < 1 && this.from?.get(b.key);
-    if (!old) return [b.x, b.y, b.w, b.h];
-    return [b.x, b.y, b.w, b.h].map((v, i) => old[i] + (v - old[i]) * this.t);
-  }
-
-  #unreached(item) {
-    return this.graph.letter === "n" && this.graph.data.failed_at !== null && (item.nodes || [item]).every((n) => n.unreached);
-  }
-
-  #fade(b) {
-    const dim = this.state.dim?.[b.item.index] ? 0.28 : this.#unreached(b.item) ? 0.5 : 1;
-    return this.t < 1 && this.from && !this.from.has(b.key) ? dim * this.t : dim;
-  }
-
-  #frame(b) {
-    const { ctx, theme, view } = this,
-      [x, y, w, h] = this.#rect(b);
-    ctx.globalAlpha = this.t < 1 && this.from && !this.from.has(b.key) ? this.t : 1;
-    ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface;
-    ctx.strokeStyle = theme.line;
-    ctx.lineWidth = Math.min(1 / view.k, 3);
-    ctx.beginPath();
-    ctx.roundRect(x, y, w, h, 8);
-    ctx.fill();
-    ctx.stroke();
-    ctx.globalAlpha = 1;
-  }
-
-  #edges(top, bottom, left, right) {
-    const { ctx, theme, view, scene } = this,
-      { mark, near: close, path: way } = this.state;
-    const plain = new Path2D(),
-      up = new Path2D(),
-      down = new Path2D(),
-      near = new Path2D(),
-      arrows = view.k >= LOD.labels ? [] : null;
-    const some = (pairs, test) => {
-      for (let i = 0; i < pairs.length; i += 2) if (test(pairs[i], pairs[i + 1])) return true;
-      return false;
-    };
-    const { bounds, pointsAt, pairsAt } = scene,
-      many = scene.arrow.length;
-    for (let e = 0; e < many; e++) {
-      if (bounds[4 * e + 3] < top || bounds[4 * e + 1] > bottom || bounds[4 * e + 2] < left || bounds[4 * e] > right)
-        continue;
-      const points = scene.points.subarray(pointsAt[e], pointsAt[e + 1]),
-        pairs = close || way || mark ? scene.pairs.subarray(pairsAt[e], pairsAt[e + 1]) : null;
-      let path = plain,
-        colour = theme.edge;
-      if (close && some(pairs, (a, b) => close[a] || close[b])) {
-        path = near;
-        colour = theme.text;
-      } else if (way) {
-        if (some(pairs, (a, b) => way[a] && way[b])) {
-          path = up;
-          colour = theme.up;
-        }
-      } else if (mark && some(pairs, (a, b) => mark[a] & 1 && mark[b] & 1)) {
-        path = up;
-        colour = theme.up;
-      } else if (mark && some(pairs, (a, b) => mark[a] & 2 && mark[b] & 2)) {
-        path = down;
-        colour = theme.down;
-      }
-      curve(path, points, view.k < LOD.round);
-      if (arrows && scene.arrow[e]) arrows.push(points[points.length - 2], points[points.length - 1], colour);
-    }
-    const thin = Math.min(1.25, 1.1 / view.k + 0.1);
-    ctx.globalAlpha = this.t < 1 ? this.t : 1;
-    const stroke = (path, colour, width, dash = []) => {
-      ctx.setLineDash(dash);
-      ctx.strokeStyle = colour;
-      ctx.lineWidth = width;
-      ctx.stroke(path);
-    };
-    stroke(plain, theme.edge, Math.max(thin, 0.6 / view.k));
-    stroke(down, theme.down, Math.max(1.6, 1.2 / view.k), [5, 3]);
-    stroke(up, theme.up, Math.max(1.6, 1.2 / view.k));
-    stroke(near, theme.text, Math.max(1.6, 1.2 / view.k));
-    ctx.setLineDash([]);
-    for (let i = 0; arrows && i < arrows.length; i += 3) {
-      const x = arrows[i],
-        y = arrows[i + 1];
-      ctx.fillStyle = arrows[i + 2];
-      ctx.beginPath();
-      ctx.moveTo(x, y);
-      ctx.lineTo(x - 3.2, y - 6);
-      ctx.lineTo(x + 3.2, y - 6);
-      ctx.fill();
-    }
-    ctx.globalAlpha = 1;
-  }
-
-  #box(b) {
-    const { ctx, view } = this;
-    ctx.globalAlpha = this.#fade(b);
-    const found = this.classOf(b.item),
-      colour = this.colours.get(b.item.nodes ? found.main : found);
-    const rect = this.#rect(b);
-    if (view.k < LOD.round) {
-      // far away: colour only
-      ctx.fillStyle = colour.quiet ? colour.border : colour.solid;
-      ctx.fillRect(rect[0], rect[1], rect[2], Math.max(rect[3], 0.9 / view.k)); // never paler than its colour
-    } else if (b.kind === "node") this.#node(b, rect, colour);
-    else this.#group(b, rect, found.parts);
-    ctx.globalAlpha = 1;
-  }
-
-  #node(b, [x, y, w, h], colour) {
-    const { ctx, theme, view } = this,
-      n = b.item,
-      loud = colour.loud;
-    ctx.beginPath();
-    if (n.parameter) tag(ctx, x, y, w, h);
-    else ctx.roundRect(x, y, w, h, 5);
-    const far = view.k < LOD.labels; // no words any more: the colour has to carry further
-    ctx.fillStyle = loud ? colour.solid : colour.quiet ? theme.box : far ? colour.border : colour.fill;
-    ctx.fill();
-    ctx.strokeStyle = colour.border;
-    ctx.lineWidth = 1;
-    ctx.stroke();
-    if (view.k < LOD.marks) return;
-    this.#mark(
-      colour.mark,
-      x + 13,
-      y + h / 2,
-      4,
-      loud ? theme["on-strong"] : far && !colour.quiet ? theme.box : colour.solid,
-    );
-    if (far) return;
-    const g = this.grow,
-      id = g > 1.12 ? "" : this.figureOf(n) || n.tag,
-      room = w - 30 - 6.2 * id.length - (n.parameter ? 8 : 4);
-    ctx.textBaseline = "middle";
-    ctx.fillStyle = loud ? theme["on-strong"] : colour.quiet && n.family === "view" ? theme.muted : theme.text;
-    this.#text(n.label, x + 23, y + h / 2 + 0.5, room, (n.parameter ? "italic " : "") + (12 * g).toFixed(1) + "px");
-    ctx.fillStyle = loud ? theme["on-strong"] : theme.faint;
-    ctx.textAlign = "right";
-    this.#text(id, x + w - (n.parameter ? 13 : 8), y + h / 2 + 0.5, 60, "10.5px");
-    ctx.textAlign = "left";
-  }
-
-  #group(b, [x, y, w, h], parts) {
-    const { ctx, theme, view } = this,
-      g = b.item,
-      stack = b.kind === "stack",
-      H = stack ? h - 8 : h;
-    ctx.strokeStyle = theme["line-strong"];
-    ctx.lineWidth = 1;
-    for (const i of stack ? [2, 1] : []) {
-      ctx.fillStyle = theme.surface;
-      ctx.beginPath();
-      ctx.roundRect(x + i * 5, y + i * 4, w - i * 10, H, 6);
-      ctx.fill();
-      ctx.stroke();
-    }
-    ctx.fillStyle = theme.box;
-    ctx.beginPath();
-    ctx.roundRect(x, y, w, H, 6);
-    ctx.fill();
-    ctx.stroke();
-    if (stack) this.#cells(b);
-    else this.#bar(x + 10, y + H - 8, w - 20, 3, parts);
-    if (view.k < LOD.marks) return;
-    ctx.fillStyle = theme.faint;
-    ctx.beginPath();
-    ctx.moveTo(x + 10, y + 10);
-    ctx.lineTo(x + 15, y + 14);
-    ctx.lineTo(x + 10, y + 18);
-    ctx.fill();
-    ctx.textBaseline = "middle";
-    ctx.fillStyle = theme.text;
-    const used = this.#text(
-      nameOf(g) + (stack ? `  ×${g.stack}` : ""),
-      x + 21,
-      y + 14.5,
-      w - 60,
-      `600 ${(12.5 * this.grow).toFixed(1)}px`,
-    );
-    if (view.k < LOD.labels) return;
-    ctx.fillStyle = theme.muted;
-    const sub = stack ? `${g.children[0].cls}` : g.cls === g.name ? "" : g.cls;
-    this.#text(sub, x + 21 + used + 7, y + 15, w - 44 - used, `${(11 * this.grow).toFixed(1)}px`);
-    this.#text(
-      `${plural(g.nodes.length, "node")}${this.figureOf(g) ? "  ·  " + this.figureOf(g) : ""}`,
-      x + 21,
-      y + (stack ? 30 : 27.5),
-      w - 30,
-      `${(11 * this.grow).toFixed(1)}px`,
-    );
-  }
-
-  #bar(x, y, w, h, parts) {
-    const { ctx } = this,
-      total = [...parts.values()].reduce((a, b) => a + b, 0);
-    let at = x;
-    for (const [key, count] of parts) {
-      if (!count) continue;
-      const c = this.colours.get(key),
-        width = (w * count) / total;
-      ctx.fillStyle = c.solid;
-      ctx.fillRect(at, y, Math.max(width - 1, 0.8), h);
-      at += width;
-    }
-  }
-
-  #cells(b) {
-    const { ctx, theme, view } = this;
-    for (const c of cells(b)) {
-      const { main } = this.classOf(c.group);
-      ctx.fillStyle = this.colourBy === "kind" ? theme["c-none"] : this.colours.get(main).solid;
-      ctx.fillRect(c.x, c.y, c.w, c.h);
-      if (view.k < 0.7) continue;
-      ctx.fillStyle = this.state.hoverCell === c.key ? theme.accent : theme.muted;
-      ctx.textAlign = "center";
-      this.#text(
-        c.group.name,
-        c.x + c.w / 2,
-        c.y + c.h + 7.5,
-        c.w + 6,
-        this.state.hoverCell === c.key ? "600 10px" : "10px",
-      );
-      ctx.textAlign = "left";
-    }
-  }
-
-  /** Titles of open groups keep their size on screen; far away they stand to the left of the frame. */
-  #titles(frames) {
-    const { ctx, theme, view, scene } = this;
-    ctx.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    ctx.textBaseline = "middle";
-    let lastOutside = -Infinity;
-    for (const b of frames) {
-      const [x, y, w, h] = this.#rect(b),
-        [sx, sy] = this.toScreen(x, y),
-        inside = view.k >= LOD.headers;
-      const scale = inside ? Math.min(view.k, 1.4) : 1;
-      ctx.globalAlpha = this.#fade(b);
-      if (inside) {
-        const cy = sy + 14 * view.k,
-          size = (s) => `${(s * scale).toFixed(2)}px`;
-        ctx.fillStyle = theme.faint;
-        ctx.beginPath();
-        ctx.moveTo(sx + 10 * scale, cy - 3 * scale);
-        ctx.lineTo(sx + 18 * scale, cy - 3 * scale);
-        ctx.lineTo(sx + 14 * scale, cy + 3 * scale);
-        ctx.fill();
-        ctx.font = `600 ${size(12)} ${theme.ui}`;
-        const back = ctx.measureText(nameOf(b.item)).width + ctx.measureText(b.item.cls || "").width * 0.9 + 14 * scale;
-        ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface; // an edge that passes stays behind the words
-        ctx.fillRect(sx + 20 * scale, cy - 8 * scale, Math.min(back, w * view.k - 26 * scale), 16 * scale);
-        ctx.fillStyle = theme.text;
-        const used = this.#text(nameOf(b.item), sx + 23 * scale, cy + 0.5, w * view.k - 40, "600 " + size(12));
-        ctx.fillStyle = theme.muted;
-        this.#text(
-          `${b.item.cls || ""}`,
-          sx + (23 + 7) * scale + used,
-          cy + 0.5,
-          w * view.k - used - 50 * scale,
-          size(11),
-        );
-      } else if (
-        h * view.k >= 18 &&
-        b.depth < 3 &&
-        !(b.depth === 1 && frames.some((f) => f.item.parent === b.item)) &&
-        (scene.columns > 1 || sy > lastOutside + 12)
-      ) {
-        const wrapped = scene.columns > 1,
-          room = wrapped ? GUTTER * view.k - 4 : 200; // beside a column there is room for a number at most
-        ctx.fillStyle = theme.muted;
-        ctx.textAlign = "right";
-        this.#text(
-          wrapped ? b.item.name : b.item.path,
-          sx - (wrapped ? 3 : 8),
-          sy < 0 ? Math.min(52, sy + h * view.k - 8) : sy + 8,
-          room,
-          "11px",
-        );
-        ctx.textAlign = "left";
-        lastOutside = sy;
-      }
-    }
-    ctx.globalAlpha = 1;
-    const k = view.k * this.ratio;
-    ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
-  }
-
-  /** Badges, search hits, hover and selection: above everything, never smaller than they can be seen. */
-  #overlays(boxes) {
-    const { ctx, theme, state, view } = this;
-    for (const b of boxes) {
-      const [x, y] = this.#rect(b);
-      const hits = state.hits?.[b.item.index];
-      if (hits) {
-        ctx.strokeStyle = theme.hit;
-        ctx.lineWidth = Math.max(1.5, 1.5 / view.k);
-        ctx.beginPath();
-        this.#outline(b, 2.5);
-        ctx.stroke();
-        if (b.item.nodes && view.k >= LOD.labels) this.#pill(String(hits), x - 2, y);
-      }
-    }
-    ctx.globalAlpha = 1;
-    const ring = (key, colour, width, offset) => {
-      const b = this.scene.box(key);
-      if (!b) return;
-      ctx.strokeStyle = colour;
-      ctx.lineWidth = Math.max(width, width / view.k);
-      ctx.beginPath();
-      this.#outline(b, offset);
-      ctx.stroke();
-    };
-    for (const key of state.nearKeys || []) ring(key, theme.muted, 1.25, 0);
-    if (state.hover && state.hover !== state.selection) ring(state.hover, theme.text, 1.25, 0);
-    if (state.selection) ring(state.selection, theme.accent, 2, 3);
-    for (const b of boxes) {
-      const [x, y, w] = this.#rect(b);
-      ctx.globalAlpha = Math.max(this.#fade(b), 0.5);
-      const grow = Math.max(1, 0.62 / view.k);
-      badges(b.item)
-        .filter(([, loud]) => loud || grow < 4)
-        .slice(0, grow > 3 ? 1 : 3)
-        .forEach(([mark, loud], i) => {
-          const r = 7.5 * grow,
-            cx = x + w - (b.kind === "node" ? 2 : 10) - i * (r * 2 + 2),
-            cy = y - (b.kind === "node" ? 3 : 0);
-          ctx.beginPath();
-          ctx.arc(cx, cy, r, 0, 7);
-          ctx.fillStyle = loud ? theme["c-alarm"] : theme.box;
-          ctx.fill();
-          ctx.strokeStyle = loud ? theme.box : theme["line-strong"];
-          ctx.lineWidth = loud ? 1.5 : 1;
-          ctx.stroke();
-          this.#mark(mark, cx, cy, 3.7 * grow, loud ? theme["on-strong"] : theme.text);
-        });
-    }
-    ctx.globalAlpha = 1;
-  }
-
-  #outline(b, o) {
-    const [x, y, w, h] = this.#rect(b);
-    if (b.kind === "node" && b.item.parameter) tag(this.ctx, x - o, y - o, w + 2 * o, h + 2 * o);
-    else
-      this.ctx.roundRect(
-        x - o,
-        y - o,
-        w + 2 * o,
-        (b.kind === "stack" ? h - 8 : h) + 2 * o,
-        (b.kind === "node" ? 5 : 7) + o,
-      );
-  }
-
-  #pill(text, x, y) {
-    const { ctx, theme } = this;
-    ctx.font = "600 10.5px " + theme.ui;
-    const w = Math.max(16, ctx.measureText(text).width + 9);
-    ctx.fillStyle = theme.hit;
-    ctx.beginPath();
-    ctx.roundRect(x - 4, y - 8, w, 15, 7.5);
-    ctx.fill();
-    ctx.fillStyle = theme.name === "dark" ? "#10141a" : "#ffffff";
-    ctx.textAlign = "center";
-    ctx.fillText(text, x - 4 + w / 2, y + 0.5);
-    ctx.textAlign = "left";
-  }
-
-  #mark(name, x, y, r, colour) {
-    const { ctx } = this,
-      id = name + r.toFixed(1);
-    if (!this.paths.has(id)) {
-      const [how, d] = markPath(name, r);
-      this.paths.set(id, [how, new Path2D(d)]);
-    }
-    const [how, path] = this.paths.get(id);
-    ctx.save();
-    ctx.translate(x, y);
-    if (how === "fill") {
-      ctx.fillStyle = colour;
-      ctx.fill(path);
-    } else {
-      ctx.strokeStyle = colour;
-      ctx.lineWidth = Math.max(1.6, r * 0.4);
-      ctx.stroke(path);
-    }
-    ctx.restore();
-  }
-
-  /** Text cut to a width; what a cut gives is remembered. Returns the width used. */
-  #text(text, x, y, room, font) {
-    const { ctx, theme } = this;
-    if (!text || room < 12) return 0;
-    ctx.font = `${font} ${theme.ui}`;
-    const id = `${font}|${Math.round(room)}|${text}`;
-    let cut = this.clipped.get(id);
-    if (!cut) {
-      let s = text.length > 400 ? text.slice(0, 400) : text;
-      if (ctx.measureText(s).width > room) {
-        let lo = 0,
-          hi = s.length;
-        while (lo < hi) {
-          const mid = (lo + hi + 1) >> 1;
-          if (ctx.measureText(s.slice(0, mid) + "…").width <= room) lo = mid;
-          else hi = mid - 1;
-        }
-        s = s.slice(0, lo) + "…";
-      }
-      cut = [s, ctx.measureText(s).width];
-      if (this.clipped.size > 20000) this.clipped.clear();
-      this.clipped.set(id, cut);
-    }
-    ctx.fillText(cut[0], x, y);
-    return cut[1];
   }
 }
 return { Renderer };

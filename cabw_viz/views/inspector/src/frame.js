@@ -121,7 +121,8 @@ export function frame(ins) {
   };
   ins.body = h("div.cabw-body", {
     role: "tabpanel",
-    tabIndex: -1,
+    tabIndex: 0,
+    "aria-label": "Panel",
     onpointerover: point,
     onpointerleave: () => ins.hover(null),
   });

@@ -13,7 +13,7 @@ export function windowed({ count, height, make, scroller, className = "", role =
   const put = (from, to) => {
     for (const [i, el] of rows) {
       if (i >= from && i < to) continue;
-      if (el.contains(document.activeElement)) continue; // the focus must not fall off the page
+      if (el.contains(el.getRootNode().activeElement)) continue; // the focus must not fall off the page
       el.remove();
       rows.delete(i);
     }

@@ -1,5 +1,6 @@
 /** The picture for one set of open groups on the page: the arrays that arrange.js made, and how to find things in them. */
 import { ROW } from "./arrange.js";
+import { GUTTER } from "./wrap.js";
 
 const KIND = ["node", "group", "stack", "open"];
 
@@ -20,6 +21,8 @@ class Box {
 }
 
 export class Scene {
+  #heads = null;
+
   constructor(graph, arrays) {
     Object.assign(this, { graph }, arrays);
     this.count = this.item.length;
@@ -43,6 +46,25 @@ export class Scene {
   }
   homeOf(node) {
     return this.graph.items[this.home[node.index]]?.key;
+  }
+
+  /** Of a picture in columns: where each begins, how wide it is, and which modules it shows. */
+  get heads() {
+    return (this.#heads ??= this.columns > 1 ? this.#headed() : []);
+  }
+
+  #headed() {
+    const stride = (this.w + GUTTER) / this.columns;
+    const ends = Array.from({ length: this.columns }, () => [null, null]);
+    for (const i of this.leaves) {
+      const way = wayTo(this.graph.items[this.item[i]]);
+      const c = Math.min(this.columns - 1, Math.floor(this.place[2 * i] / stride));
+      const y = this.place[2 * i + 1];
+      if (!way.length) continue;
+      if (!ends[c][0] || y < ends[c][0].y) ends[c][0] = { y, way };
+      if (!ends[c][1] || y >= ends[c][1].y) ends[c][1] = { y, way };
+    }
+    return ends.map(([first, last], c) => ({ x: c * stride, w: stride, text: first ? range(first.way, last.way) : "" }));
   }
 
   /** Closed boxes in a part of the world, by rows of height. */
@@ -103,3 +125,17 @@ const inside = (item, group) => {
   for (let g = item.parent; g; g = g.parent) if (g === group) return true;
   return false;
 };
+
+/** The names of the modules around an item, the outermost first. */
+function wayTo(item) {
+  const names = [];
+  for (let g = item.nodes ? item : item.parent; g?.parent; g = g.parent) if (!g.owner) names.unshift(g.name);
+  return names;
+}
+
+/** `layers.47 – 44` for what begins in one module and ends in the other. */
+function range(a, b) {
+  const [from, to] = [a, b].map((way) => way.slice(0, 2).join("."));
+  if (from === to) return from;
+  return a[0] === b[0] && a[1] && b[1] ? `${from} – ${b[1]}` : `${from} – ${to}`;
+}

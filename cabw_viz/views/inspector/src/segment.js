@@ -29,7 +29,7 @@ export function segment(label, options, value, changed) {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
     if (!by) return;
     const all = [...el.children],
-      to = all[(all.indexOf(document.activeElement) + by + all.length) % all.length];
+      to = all[(all.indexOf(e.target) + by + all.length) % all.length];
     e.preventDefault();
     to.focus();
     to.click();

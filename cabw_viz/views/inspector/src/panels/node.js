@@ -76,6 +76,11 @@ function nodeParts(ins, n) {
   ];
 }
 
+function agreed(n) {
+  if (n.row) return n.row.verdict === "bitwise" ? "bitwise equal to eager" : n.row.verdict.replace("_", " ");
+  return n.relative ? `within rounding of eager, ${error(n.relative)}` : "bitwise equal to eager";
+}
+
 function head(ins, n) {
   const verdict =
     !n.compared || n.origin
@@ -87,12 +92,7 @@ function head(ins, n) {
             mark("differ", ALARM, 10),
             n.row ? n.row.verdict : `differs by ${error(n.relative)}`,
           )
-        : h(
-            "span.cabw-tag",
-            null,
-            mark("equal", "var(--muted)", 10),
-            n.row && n.row.verdict !== "bitwise" ? n.row.verdict.replace("_", " ") : "bitwise equal to eager",
-          );
+        : h("span.cabw-tag", null, mark("equal", "var(--muted)", 10), agreed(n));
   const tags = [
     n.failed && h("span.cabw-tag.alarm", null, mark("cross", ALARM, 10), "The trace stopped here"),
     n.unreached && h("span.cabw-tag", null, "Not reached: the trace stopped before it"),

@@ -3,6 +3,7 @@ import { h, mark, number, plural, shape } from "../dom.js";
 import { error } from "../encode.js";
 import { windowed } from "../list.js";
 import { ALARM, empty, finding, heading, meter, place, title } from "../parts.js";
+import { segment } from "../segment.js";
 import { taskForm } from "../task.js";
 import { chart } from "./chart.js";
 
@@ -88,7 +89,7 @@ function toolbar(ins, ui) {
   return h(
     "div.cabw-toolrow.cabw-above",
     null,
-    ins.segment(
+    segment(
       "Verdict",
       filters.map(([key, text, count]) => [key, `${text} ${number(count)}`]),
       show,

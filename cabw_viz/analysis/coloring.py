@@ -1,0 +1,244 @@
+"""Colours a drawing by a figure of its autograd nodes, in five steps from the least to the most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from cabw_viz.analysis.drawing import Box, Drawing, Shade
+from cabw_viz.analysis.memory import stored
+from cabw_viz.analysis.parity import badness
+from cabw_viz.errors import CabwError
+from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.divergence import Difference, Divergence
+from cabw_viz.record.kinds import GOOD, Verdict
+from cabw_viz.record.model import CaptureRecord
+
+ColorBy = Literal["kind", "touches", "parity", "bytes", "time"]
+
+COLORS: tuple[ColorBy, ...] = get_args(ColorBy)
+
+STEPS = 5
+
+NOTHING, UNKNOWN, WORSE = 0, -1, STEPS + 1
+"""Steps beside those of figures; see `Shade`."""
+
+WIDE = 20
+"""Where the largest figure is so many times the smallest, the steps grow by a factor instead of by a sum."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What there is to colour by, beside the record."""
+
+    comparison: Comparison | None = None
+    """What `cap.parity()` came to."""
+    divergence: Divergence | None = None
+    """What `cap.divergence()` came to."""
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """A figure of several autograd nodes together."""
+
+    words: str
+    of: Callable[[Sequence[int]], float | None]
+    """None where nothing is known of any of them, infinity where it is worse than any figure."""
+    text: Callable[[float], str]
+    nothing: str
+    unknown: str = "not known"
+    worse: str = ""
+
+
+def colored(drawing: Drawing, record: CaptureRecord, by: str, measured: Measured) -> Drawing:
+    """The drawing with a colour and a figure on each box that stands for autograd nodes.
+
+    Args:
+        drawing: The drawing.
+        record: Its capture.
+        by: What to colour by: one of `COLORS`.
+        measured: What else is known of the capture.
+
+    Raises:
+        CabwError: There is no such thing to colour by, or it has not been measured; says which call does that.
+    """
+    if by not in COLORS:
+        raise CabwError(f"color_by={by!r} is nothing to colour by", expected=" or ".join(map(repr, COLORS)))
+    if by == "kind":
+        return drawing
+    scale = _SCALES[by](record, measured)
+    figures = [scale.of(box.nodes) if box.nodes else None for box in drawing.boxes]
+    step_of = _steps([figure for figure in figures if figure is not None and 0 < figure < math.inf])
+    steps = [_step(figure, step_of) if box.nodes else None for box, figure in zip(drawing.boxes, figures, strict=True)]
+    used = sorted({step for step in steps if step is not None}, key=_rank)
+    shades = [Shade(step, _words(scale, step, figures, steps)) for step in used]
+    place = {step: index for index, step in enumerate(used)}
+    boxes = tuple(
+        box if step is None else _shaded(box, scale, figure, place[step])
+        for box, figure, step in zip(drawing.boxes, figures, steps, strict=True)
+    )
+    return replace(drawing, boxes=boxes, measure=scale.words, shades=tuple(shades))
+
+
+def _shaded(box: Box, scale: _Scale, figure: float | None, shade: int) -> Box:
+    value = "" if not figure else scale.worse if figure == math.inf else scale.text(figure)
+    told = scale.unknown if figure is None else value or scale.nothing
+    return replace(box, shade=shade, value=value, tooltip=f"{box.tooltip or box.title}; {scale.words}: {told}")
+
+
+# --------------------------------------------------------------------------------------------------------------- steps
+
+
+def _steps(figures: Sequence[float]) -> Callable[[float], int]:
+    """The step of each figure: equal steps between the least and the most, in size or, if that is wide, in factor."""
+    if not figures:
+        return lambda _: STEPS
+    turned: Callable[[float], float] = math.log if max(figures) > WIDE * min(figures) else float
+    least, most = turned(min(figures)), turned(max(figures))
+    if least == most:
+        return lambda _: STEPS
+    return lambda figure: min(STEPS, 1 + int(STEPS * (turned(figure) - least) / (most - least)))
+
+
+def _step(figure: float | None, step_of: Callable[[float], int]) -> int:
+    if figure is None:
+        return UNKNOWN
+    if figure == 0:
+        return NOTHING
+    return WORSE if figure == math.inf else step_of(figure)
+
+
+def _rank(step: int) -> tuple[bool, int]:
+    """The order of the legend: what is not known stands last."""
+    return step == UNKNOWN, step
+
+
+def _words(scale: _Scale, step: int, figures: Iterable[float | None], steps: Iterable[int | None]) -> str:
+    """What a colour stands for: the figures that have it."""
+    if step == UNKNOWN:
+        return scale.unknown
+    if step == NOTHING:
+        return scale.nothing
+    if step == WORSE:
+        return scale.worse
+    found = [figure for figure, other in zip(figures, steps, strict=True) if other == step and figure is not None]
+    low, high = scale.text(min(found)), scale.text(max(found))
+    return low if low == high else f"{low} to {high}"
+
+
+# -------------------------------------------------------------------------------------------------------------- scales
+
+
+def _touches(record: CaptureRecord, _: Measured) -> _Scale:
+    if not record.watched:
+        raise _missing(
+            "touches", "metadata reads were not watched", "cabw_viz.capture(..., tripwire=True), or cap.audit()"
+        )
+    counts: dict[int, int] = {}
+    for touch in record.touches:
+        if touch.autograd_node is not None:
+            counts[touch.autograd_node] = counts.get(touch.autograd_node, 0) + touch.count
+    phases = ", ".join(phase.replace("_", " ") for phase in record.watched)
+    return _Scale(
+        f"metadata reads ({phases})", lambda nodes: sum(counts.get(n, 0) for n in nodes), lambda n: f"{n:,.0f}", "none"
+    )
+
+
+def _bytes(record: CaptureRecord, _: Measured) -> _Scale:
+    if not any(node.saved for node in record.autograd_nodes):
+        seen = f"no saved tensors are known of this backward, captured on torch {record.torch_version}"
+        raise _missing("bytes", seen, "another capture, on torch 2.9 or newer, of a backward that saves tensors")
+
+    def held(numbers: Sequence[int]) -> float:
+        kept = [found for number in numbers for found in stored(record.by_number[number])]
+        return sum({storage: size for storage, size, of in kept if not (of.names or of.view_of)}.values())
+
+    return _Scale("bytes kept for the backward, beside parameters", held, bytes_text, "none")
+
+
+def _time(record: CaptureRecord, _: Measured) -> _Scale:
+    if not record.node_seconds:
+        raise _missing("time", "the autograd nodes have not been timed", "cap.time() first")
+    nodes = zip(record.autograd_nodes, record.node_seconds, strict=True)
+    seconds = {node.number: taken for node, taken in nodes if taken is not None}
+
+    def spent(numbers: Sequence[int]) -> float | None:
+        known = [seconds[number] for number in numbers if number in seconds]
+        return sum(known) if known else None
+
+    return _Scale("time", spent, seconds_text, "none", "not timed")
+
+
+def _parity(record: CaptureRecord, measured: Measured) -> _Scale:
+    if measured.comparison is None and measured.divergence is None:
+        raise _missing("parity", "the gradients have not been compared", "cap.parity() first, or cap.divergence()")
+    errors = _errors(record, measured)
+
+    def worst(numbers: Sequence[int]) -> float | None:
+        return max((errors[number] for number in numbers if number in errors), default=None)
+
+    return _Scale(
+        "relative error of gradients",
+        worst,
+        lambda error: f"{error:.1e}",
+        "the same to the last bit",
+        "not compared",
+        "missing, not finite, or not comparable",
+    )
+
+
+def _errors(record: CaptureRecord, measured: Measured) -> dict[int, float]:
+    """The relative error at each autograd node; infinity where there is none to speak of."""
+    errors: dict[int, float] = {}
+    if measured.divergence is not None:
+        for row in measured.divergence.rows:
+            if row.out is not None and row.kind not in {"hook", "gradient_sum"}:
+                errors[row.number] = _error(row.out)
+    if measured.comparison is not None:
+        nodes = {name: leaf.autograd_node for leaf in record.leaves for name in (*leaf.names, leaf.label)}
+        for found in sorted(measured.comparison.rows, key=badness):
+            number = nodes.get(found.name)
+            if number is not None:
+                errors[number] = max(errors.get(number, 0.0), _figure(found.verdict, found.max_rel_err))
+    return errors
+
+
+def _error(difference: Difference) -> float:
+    return _figure(difference.verdict, difference.max_rel_err)
+
+
+def _figure(verdict: Verdict, error: float | None) -> float:
+    if error is not None and math.isfinite(error):
+        return error
+    return 0.0 if verdict in GOOD else math.inf
+
+
+def _missing(by: str, seen: str, try_: str) -> CabwError:
+    return CabwError(f"color_by={by!r}: {seen}", try_=try_)
+
+
+_SCALES: Mapping[str, Callable[[CaptureRecord, Measured], _Scale]] = {
+    "touches": _touches,
+    "parity": _parity,
+    "bytes": _bytes,
+    "time": _time,
+}
+
+
+def bytes_text(size: float) -> str:
+    """A number of bytes as people read it: `1.2 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time as people read it: `340 µs`."""
+    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"

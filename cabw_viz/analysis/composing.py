@@ -1,0 +1,111 @@
+"""From a record and what a reader asks for to a drawing: cut, drawn, bordered, marked, coloured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from cabw_viz.analysis.autograd_drawing import draw_autograd
+from cabw_viz.analysis.borders import bordered
+from cabw_viz.analysis.coloring import Measured, colored
+from cabw_viz.analysis.cutting import HOPS, Cut, cut
+from cabw_viz.analysis.drawing import LEVELS, Drawing, counted
+from cabw_viz.analysis.graph_drawing import draw_graph, draw_lowered
+from cabw_viz.analysis.marking import marked
+from cabw_viz.analysis.module_drawing import FEW, draw_lines, draw_modules, has_lines, has_modules, readable_depth
+from cabw_viz.errors import CabwError
+from cabw_viz.record.model import CaptureRecord
+
+NO_MODULES = "No module made any of these nodes: each has a box of its own"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a reader asks for; see `Capture.graph`."""
+
+    level: str = "module"
+    depth: int | None = None
+    expand: Sequence[str] = ()
+    focus: str | None = None
+    around: int | None = None
+    hops: int = HOPS
+    path_to: str | None = None
+    color_by: str | None = None
+    plumbing: bool = False
+
+
+_ONLY_AT = {"depth": "module", "expand": "module", "plumbing": "fx"}
+"""Options that mean something at one level alone."""
+
+
+def draw(record: CaptureRecord, wanted: Wanted, measured: Measured | None = None) -> Drawing:
+    """Draw a capture as a reader asks for it.
+
+    Raises:
+        CabwError: Something asked for is not there, or does not go together.
+    """
+    _check(wanted)
+    part = cut(record, focus=wanted.focus, around=wanted.around, hops=wanted.hops, path_to=wanted.path_to)
+    drawing = _drawn(part, wanted)
+    drawing = replace(drawing, notes=(*part.notes, *drawing.notes))
+    if wanted.focus is not None:
+        drawing = bordered(drawing, part)
+    drawing = marked(drawing, record)
+    return colored(drawing, record, wanted.color_by or "kind", measured or Measured())
+
+
+def _check(wanted: Wanted) -> None:
+    if wanted.level not in LEVELS:
+        raise CabwError(f"level={wanted.level!r} is no level of the graph", expected=" or ".join(map(repr, LEVELS)))
+    if isinstance(wanted.expand, str):
+        raise CabwError(
+            f"expand={wanted.expand!r} is one name",
+            expected="a list of names of modules",
+            try_=f"expand=[{wanted.expand!r}]",
+        )
+    defaults = {field.name: field.default for field in fields(Wanted)}
+    for option, level in _ONLY_AT.items():
+        value = getattr(wanted, option)
+        if wanted.level != level and value != defaults[option] and value != []:
+            raise CabwError(
+                f"{option}={value!r} was given for level={wanted.level!r}, where it means nothing",
+                try_=f"level={level!r} with it, or level={wanted.level!r} without it",
+            )
+
+
+def _drawn(part: Cut, wanted: Wanted) -> Drawing:
+    only = part.numbers if part.notes else None
+    if wanted.level == "fx":
+        return draw_graph(part.record, plumbing=wanted.plumbing, only=only)
+    if wanted.level == "aten":
+        return draw_lowered(part.record, only=only)
+    if wanted.level == "autograd":
+        return draw_autograd(part.record)
+    if has_modules(part.record) or wanted.expand:
+        base = wanted.focus.partition("@")[0].count(".") + 1 if wanted.focus else 0
+        return draw_modules(part.record, depth=wanted.depth, expand=wanted.expand, base=base, few=only is not None)
+    if wanted.depth is not None:
+        seen = f"depth={wanted.depth!r} was given, and no module made any of these nodes"
+        raise CabwError(seen, try_="it without depth=, or level='autograd'")
+    if len(part.record.autograd_nodes) > FEW and has_lines(part.record):
+        return draw_lines(part.record)
+    return replace(draw_autograd(part.record), notes=(NO_MODULES,))
+
+
+def smaller(record: CaptureRecord, drawing: Drawing) -> str:
+    """What to ask for instead of a drawing that is too large, with what that comes to; empty if there is nothing."""
+    nodes, whole = len(record.autograd_nodes), len(drawing.boxes)
+    found = []
+    if drawing.level in ("fx", "aten") and nodes < whole:
+        found.append(f"level='autograd' ({counted(nodes, 'node')})")
+    if has_modules(record):
+        depth, boxes = readable_depth(record)
+        if boxes < whole:
+            level = "" if drawing.level == "module" else "level='module', "
+            found.append(f"{level}depth={depth} ({counted(boxes, 'box', 'boxes')})")
+        modules = Counter(node.module for node in record.autograd_nodes if node.module)
+        for name in (path for node, _ in modules.most_common(1) for path in (node, node.rpartition(".")[0]) if path):
+            inside = sum(f"{node.module}.".startswith(f"{name}.") for node in record.autograd_nodes)
+            found.append(f"focus={name!r} ({counted(inside, 'autograd node')})")
+    return ", or ".join(found)

@@ -1,0 +1,141 @@
+"""From judged places in a graph to a row for each step, and to the steps at fault."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cabw_viz.record.divergence import Difference, DivergenceRow, NonFinite, Range
+from cabw_viz.record.kinds import GOOD, SEVERITY
+from cabw_viz.record.model import AutogradNode, CaptureRecord
+from cabw_viz.replay.gradient_places import GradientPlaces, Step
+from cabw_viz.replay.node_judging import Judged, is_finite
+
+
+@dataclass
+class Findings:
+    """What was found at each place of a graph."""
+
+    places: GradientPlaces
+    followed: Mapping[str, Judged]
+    """What the graph had there when it ran."""
+    alone: Mapping[str, Judged] = field(default_factory=dict)
+    """What each step made of what the other side had; empty where nothing had differed."""
+    given: frozenset[str] = frozenset()
+    """The places at which the steps began with what the other side had."""
+
+    def is_clean(self, step: Step) -> bool:
+        """Whether a step was given the same on both sides."""
+        return all(name in self.given or self._agrees(name) for name in step.reads)
+
+    def _agrees(self, name: str) -> bool:
+        judged = self.alone.get(name)
+        return judged is None or judged.agrees
+
+    def own(self, step: Step) -> Difference | None:
+        """A step's own difference; None where it is not known."""
+        if not self.alone:
+            return worst(self.followed, step.makes) if self._all_equal(step) else None
+        return worst(self.alone, step.makes) if self.is_clean(step) else None
+
+    def _all_equal(self, step: Step) -> bool:
+        judged = [self.followed[name] for name in step.reads if name in self.followed]
+        return all(found.difference.verdict == "bitwise" for found in judged)
+
+
+def worst(judged: Mapping[str, Judged], names: Iterable[str]) -> Difference | None:
+    """The worst difference at some places; None where nothing was judged."""
+    found = [judged[name].difference for name in names if name in judged]
+    return max(found, key=_badness, default=None)
+
+
+def _badness(difference: Difference) -> tuple[int, float]:
+    error = difference.max_rel_err
+    return SEVERITY.index(difference.verdict), -1.0 if error is None else error
+
+
+Rows = tuple[tuple[DivergenceRow, ...], tuple[int, ...], tuple[NonFinite, ...]]
+
+
+def rows_of(record: CaptureRecord, findings: Findings) -> Rows:
+    """A row for each step and for each autograd node without one; the rows at fault; what makes NaN or infinity."""
+    steps = _with_bare_nodes(record, findings.places)
+    rows = tuple(_row(record, step, findings) for step in steps)
+    culprits = tuple(i for i, row in enumerate(rows) if row.own is not None and row.own.verdict not in GOOD)
+    return rows, culprits, tuple(_nonfinite(steps, findings))
+
+
+def _with_bare_nodes(record: CaptureRecord, places: GradientPlaces) -> list[Step]:
+    """The steps in their order, and at its place by number each autograd node that makes nothing."""
+    own = [step for step in places.steps if step.kind not in ("gradient_sum", "hook")]
+    known = {step.number for step in own}
+    taken: dict[int, list[str]] = {}
+    for name, (side, number, _) in places.names.items():
+        if side == "into":
+            taken.setdefault(number, []).append(name)
+    steps = list(places.steps)
+    for node in record.autograd_nodes:
+        if node.number not in known:
+            at = bisect.bisect([step.number for step in own], node.number)
+            after = steps.index(own[at - 1]) + 1 if at else 0
+            bare = Step(node.kind, node.number, tuple(taken.get(node.number, ())), ())
+            steps.insert(after, bare)
+            own.insert(at, bare)
+    return steps
+
+
+def _row(record: CaptureRecord, step: Step, findings: Findings) -> DivergenceRow:
+    node = record.by_number[step.number]
+    into = worst(findings.followed, step.reads)
+    out = worst(findings.followed, step.makes)
+    own = findings.own(step) if step.makes else None
+    notes = dict.fromkeys(each.note for each in (own, out, into) if each is not None and each.note)
+    return DivergenceRow(
+        step.number,
+        step.kind,
+        name_of(record, node, step),
+        node.module,
+        node.visit,
+        node.line,
+        into,
+        out,
+        own,
+        "; ".join(notes),
+    )
+
+
+def name_of(record: CaptureRecord, node: AutogradNode, step: Step) -> str:
+    """What to call a step."""
+    label = record.label(node)
+    if step.kind == "gradient_sum":
+        return f"sum into {label}, input {step.input}"
+    if step.kind == "hook":
+        names = [hook.name for kind in dict.fromkeys(step.hooks) for hook in node.hooks if hook.kind == kind]
+        return f"{'hook' if len(names) == 1 else 'hooks'} {', '.join(names)} of {label}"
+    return label
+
+
+# -- NaN and infinity --------------------------------------------------------------------------------------------------
+
+
+def _nonfinite(steps: list[Step], findings: Findings) -> list[NonFinite]:
+    """The first step of each side that makes something that is not finite of what is."""
+    found = {side: _first_nonfinite(steps, findings.followed, side) for side in ("reference", "candidate")}
+    reference, candidate = found["reference"], found["candidate"]
+    if reference is not None and candidate is not None and reference.row == candidate.row:
+        return [NonFinite("both", candidate.row, candidate.into, candidate.out)]
+    return [each for each in (reference, candidate) if each is not None]
+
+
+def _first_nonfinite(steps: list[Step], judged: Mapping[str, Judged], side: str) -> NonFinite | None:
+    def ranges(names: Iterable[str]) -> list[Range]:
+        found = [getattr(judged[name], side) for name in names if name in judged]
+        return [each for each in found if each is not None]
+
+    for place, step in enumerate(steps):
+        into, out = ranges(step.reads), ranges(step.makes)
+        wrong = [each for each in out if not is_finite(each)]
+        if wrong and all(map(is_finite, into)):
+            return NonFinite(side, place, tuple(into), wrong[0])
+    return None

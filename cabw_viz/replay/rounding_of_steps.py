@@ -1,0 +1,77 @@
+"""Whether rounding explains what one step of a backward makes differently on two sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from cabw_viz.record.divergence import Difference
+from cabw_viz.record.kinds import GOOD
+from cabw_viz.replay.compare import plain
+from cabw_viz.replay.node_judging import brought_together, coarsest, rounding
+from cabw_viz.replay.noise import SUMS
+
+HALF = 1e-5
+"""A dtype whose rounding is above it is a half one."""
+
+HALF_RATIO = 3.0
+"""In half precision kernels sum in single precision and round once: two sides are about as far off as each other."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a step made on both sides of the same gradients."""
+
+    reference: torch.Tensor
+    candidate: torch.Tensor
+
+
+def is_suspicious(difference: Difference, reference: torch.Tensor, candidate: torch.Tensor) -> bool:
+    """Whether a step's own difference needs a closer look.
+
+    In half precision torch.testing's tolerance is several times what one rounding takes, so the difference as a whole
+    counts too: two sides that round once are apart by a third of a rounding or less, in the Euclidean norm.
+    """
+    if difference.verdict == "mismatch":
+        return True
+    if difference.verdict != "within_tolerance":
+        return False
+    unit = rounding(coarsest(reference.dtype, candidate.dtype))
+    return unit > HALF and distance(*brought_together(plain(reference), plain(candidate))) > unit / 2
+
+
+def excused(difference: Difference, held: Held, exact: torch.Tensor) -> Difference:
+    """The difference, as noise of rounding if both sides are about as far from the exact result; else a mismatch.
+
+    A step that cancels most of what it sums is far from exact on either side; one that does something else is far on
+    one side alone.
+    """
+    sides = plain(held.reference), plain(held.candidate)
+    unit = rounding(coarsest(*(side.dtype for side in sides)))
+    errors = [distance(plain(exact).to(side.device), side) for side in sides]
+    notes = [f"in double precision it is {errors[0]:.1e} off the reference, {errors[1]:.1e} off the candidate"]
+    if held.reference.dtype != held.candidate.dtype:
+        within = max(errors) <= 4 * unit + SUMS * min(errors)
+    elif unit > HALF:
+        within = max(errors) <= HALF_RATIO * min(errors) + unit / 8
+    else:
+        within = max(errors) <= SUMS * (min(errors) + unit)
+    if difference.verdict in GOOD and within:
+        return difference
+    return replace(
+        difference,
+        verdict="within_noise" if within else "mismatch",
+        note="; ".join(filter(None, [difference.note, *notes])),
+    )
+
+
+def distance(reference: torch.Tensor, candidate: torch.Tensor) -> float:
+    """Norm of the difference over the norm of the reference."""
+    wide = torch.complex128 if reference.is_complex() else torch.float64
+    if reference.shape != candidate.shape:
+        return float("inf")
+    exact = reference.to(wide)
+    size = float(torch.linalg.vector_norm(exact))
+    apart = float(torch.linalg.vector_norm(candidate.to(wide) - exact))
+    return apart / size if size else (float("inf") if apart else 0.0)

@@ -1,0 +1,264 @@
+"""The levels fx and aten on the canvas: graph nodes inside their autograd node inside their module."""
+
+from dataclasses import replace
+
+import pytest
+
+from cabw_viz.record.kinds import PLUMBING
+from cabw_viz.record.model import Touch
+from cabw_viz.views.inspector.page import inspector_page
+from tests import records
+from tests.inspector.blocks import compared, lowered, timed, transformer
+
+pytest.importorskip("playwright")
+
+from tests.inspector.opened import chromium, inspected
+
+pytestmark = pytest.mark.browser
+
+EVIL = "<img src=x onerror='window.pwned=1'>"
+TOLD = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def record():
+    return timed(lowered(transformer(4)))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, record):
+    folder = tmp_path_factory.mktemp("pages")
+
+    def save(name, shown):
+        path = folder / f"{name}.html"
+        path.write_text(inspector_page(name, [shown], (), {0: compared(shown, 2)}), "utf-8")
+        return path
+
+    save("blocks", record)
+    return lambda name, *shown: save(name, *shown) if shown else folder / f"{name}.html"
+
+
+@pytest.fixture
+def blocks(browser, saved):
+    with inspected(browser, saved("blocks")) as found:
+        yield found
+
+
+def level(found, name):
+    found.page.locator(".cabw-bar .cabw-seg button", has_text=name).click()
+    found.settle()
+
+
+def test_the_fx_level_shows_each_graph_node_but_plumbing_once(blocks, record):
+    level(blocks, "FX")
+    shown = {node.ordinal for node in record.graph_nodes if node.kind not in PLUMBING}
+    assert set(blocks.do("return [...i.drawn.nodes.keys()]")) == shown
+    assert blocks.do("return i.scene.leaves.length") == len(shown)
+    assert blocks.page.evaluate("() => cabw.model.get('level')") == "fx"
+    edges = blocks.do("const { from, to } = i.drawn.edges; return [...from].map((a, k) => [a, to[k]]);")
+    ids = blocks.do("return i.drawn.list.map((n) => n.id)")
+    assert {(ids[a], ids[b]) for a, b in edges} == {
+        (read, node.ordinal) for node in record.graph_nodes for read in node.inputs
+    }
+
+
+def test_its_code_is_asked_for_when_the_level_is_first_shown(browser, saved):
+    with inspected(browser, saved("blocks")) as found:
+        found.page.evaluate("() => { window.asked = []; const m = cabw.model, send = m.send.bind(m);"
+                            " m.send = (what) => { asked.push(what.type); return send(what); }; }")  # fmt: skip
+        level(found, "Autograd")
+        assert found.page.evaluate("asked") == []
+        level(found, "FX")
+        level(found, "Module")
+        level(found, "FX")
+        found.tab("Code")
+        level(found, "Aten")
+        level(found, "Aten")
+        assert found.page.evaluate("asked") == ["code", "aten"]
+
+
+def test_graph_nodes_stand_in_their_autograd_node_in_their_module(blocks, record):
+    level(blocks, "FX")
+    gelu = next(n for n in record.autograd_nodes if n.name == "GeluBackward0")
+    places = f"const g = i.drawn.item('n{gelu.number}'); return [g.nodes.map((n) => n.id), g.parent.path, g.name, g.cls];"
+    assert blocks.do(places) == [list(gelu.graph_nodes), gelu.module, "Gelu", f"#{gelu.number}"]
+    # They open and close as modules do.
+    blocks.do(f"i.reveal('n{gelu.number}'); i.tree.focus();")
+    blocks.press("Enter")
+    assert blocks.do(f"return i.scene.box('n{gelu.number}').kind") == "group"
+    blocks.press("Enter")
+    assert blocks.do(f"return i.scene.box('n{gelu.number}').kind") == "open"
+    blocks.press("Backspace")
+    assert blocks.selection == f"g:{gelu.module}"
+    assert "Autograd nodes" in blocks.panel
+
+
+def test_a_selection_is_kept_across_levels(blocks, record):
+    gelu = next(n for n in record.autograd_nodes if n.name == "GeluBackward0")
+    blocks.do(f"i.reveal('n{gelu.number}')")
+    level(blocks, "FX")
+    assert blocks.selection == f"n{gelu.number}"
+    assert "GeluBackward0" in blocks.page.locator(".cabw-body h2").inner_text()
+    check = gelu.graph_nodes[1]
+    blocks.click(f"f{check}")
+    assert blocks.selection == f"f{check}"
+    text = blocks.panel
+    for words in ("check of gradients", f"GeluBackward0 #{gelu.number}", f"validate_outputs_{gelu.number}", "Reads"):
+        assert words in text
+    level(blocks, "Autograd")
+    assert blocks.selection == f"n{gelu.number}"
+    level(blocks, "Aten")
+    assert blocks.selection == f"n{gelu.number}"
+    assert blocks.do(f"return i.drawn.item('n{gelu.number}').nodes.map((n) => n.operator)") == ["mm", "view"]
+
+
+def test_a_graph_node_that_python_selects_is_gone_to(blocks, record):
+    """`inspector.selection = "f12"` while modules are shown."""
+    blocks.page.evaluate(TOLD, {"selection": "f12"})
+    blocks.page.wait_for_function("document.querySelector('#app').inspector.drawn.letter === 'f'")
+    blocks.settle()
+    assert blocks.selection == "f12"
+    assert blocks.get("level") == "fx"
+    x, y = blocks.where("f12")
+    assert 0 < x < 1100
+    assert 0 < y < 640
+
+
+def test_a_link_opens_a_level(browser, saved):
+    with inspected(browser, saved("blocks"), state="#level=fx&selection=f40&color_by=parity") as found:
+        found.settle()
+        assert (found.get("level"), found.selection, found.get("drawn.letter")) == ("fx", "f40", "f")
+
+
+def test_search_filter_and_cone_work_on_graph_nodes(blocks, record):
+    level(blocks, "FX")
+    blocks.page.locator(".cabw-search input").fill("validate_outputs layers.2")
+    blocks.settle()
+    checks = [n for n in record.graph_nodes if n.kind == "validate_outputs"]
+    expected = sum((record.by_number[n.autograd_node].module + ".").startswith("layers.2.") for n in checks)
+    assert blocks.page.locator(".cabw-search output").inner_text().startswith(f"{expected} of ")
+    blocks.press("Enter")
+    blocks.page.get_by_label("Next match").click()
+    blocks.settle()
+    assert blocks.selection.startswith("f")
+    blocks.page.get_by_label("Clear search").click()
+    chip = blocks.page.locator(".cabw-chip", has_text="Check of a gradient")
+    assert chip.inner_text().endswith(f"{len(checks):,}")
+    chip.click()
+    assert blocks.do("return i.renderer.state.dim.some(Boolean)")
+    chip.click()
+    blocks.do("i.select('f10')")
+    up, down = blocks.do("return [i.cone.up, i.cone.down]")
+    ancestors, todo = set(), [10]
+    while todo:
+        new = set(record.graph_nodes[todo.pop()].inputs) - ancestors
+        ancestors |= new
+        todo += new
+    assert up == len(ancestors)
+    assert down > 0
+
+
+def test_touches_and_findings_come_to_the_graph_node_they_belong_to(blocks, record):
+    level(blocks, "FX")
+    counts = blocks.do("return i.drawn.list.map((n) => [n.id, n.execution])")
+    expected = {t.node: t.count for t in record.touches if t.phase == "execution"}
+    assert {ordinal: count for ordinal, count in counts if count} == expected
+    wrong = blocks.do("return i.graph.wrong.map((row) => row.ref.key)")
+    differing = "return [...new Set(i.drawn.list.filter((n) => n.row && !n.row.good).map((n) => n.base.key))]"
+    assert blocks.do(differing) == wrong
+    assert blocks.do("return i.drawn.list.filter((n) => n.hooks || n.initial).length") >= 1
+
+
+def test_the_aten_level_says_what_is_missing_and_offers_to_make_it(browser, saved):
+    with inspected(browser, saved("plain", transformer(2))) as found:
+        level(found, "Aten")
+        note = found.page.locator(".cabw-note")
+        assert "Not lowered" in note.inner_text()
+        assert "cap.lower()" in note.inner_text()
+        found.page.evaluate(TOLD, {"kernel": True, "choices": {"lower": {}}})
+        found.page.evaluate("() => { cabw.model.send = (message) => (window.sent = message); }")
+        level(found, "Module")
+        assert not note.is_visible()
+        level(found, "Aten")
+        note.locator(".cabw-button").click()
+        assert found.page.evaluate("sent") == {"type": "run", "what": "lower", "options": {}}
+        found.page.evaluate(TOLD, {"task": {"what": "lower", "state": "failed", "error": "no <b>formula</b>"}})
+        assert "no <b>formula</b>" in note.inner_text()
+
+
+def test_a_lowered_graph_that_arrives_is_drawn(browser, saved, record):
+    with inspected(browser, saved("late", replace(record, lowered=()))) as found:
+        level(found, "Aten")
+        from cabw_viz.views.inspector import columns
+
+        raw = list(columns.pack_lowered(record))
+        found.page.evaluate(
+            "raw => { cabw.model.set('aten', Uint8Array.from(raw)); cabw.model.save_changes(); }", raw
+        )
+        found.settle()
+        assert not found.page.locator(".cabw-note").is_visible()
+        assert found.do("return i.drawn.list.length") == len(record.lowered) - 1
+        level(found, "Autograd")
+        number = record.lowered[5].autograd_node
+        found.do(f"i.reveal('n{number}')")
+        assert "Aten operators" in found.panel
+        found.page.locator(".cabw-one b", has_text="mm").first.click()
+        found.settle()
+        assert found.selection.startswith("a")
+        assert found.get("level") == "aten"
+
+
+def test_a_failed_trace_has_no_graph_to_show(browser, saved):
+    record = replace(records.failed(), graph_nodes=(), touches=())
+    with inspected(browser, saved("failed", record)) as found:
+        level(found, "FX")
+        assert "The trace stopped before the graph was made." in found.page.locator(".cabw-note").inner_text()
+        level(found, "Autograd")
+        assert not found.page.locator(".cabw-note").is_visible()
+
+
+def test_colour_by_time_has_a_legend_that_filters(blocks, record):
+    blocks.page.locator(".cabw-strip .cabw-seg button", has_text="Time").click()
+    blocks.settle()
+    slow = [n for n, s in zip(record.autograd_nodes, record.node_seconds, strict=True) if s == 0.064]
+    chip = blocks.page.locator(".cabw-chip", has_text="half of the slowest")
+    assert chip.inner_text().endswith(str(len(slow)))
+    chip.click()
+    assert blocks.do("return i.reach.kept[i.graph.root.index]") == len(slow)
+    assert "in all nodes" in blocks.panel
+    blocks.do(f"i.reveal('n{slow[0].number}')")
+    assert "64.0 ms" in blocks.panel
+    level(blocks, "FX")
+    assert blocks.do("return i.drawn.list.filter((n) => n.seconds === 0.064).length") == len(slow)
+
+
+def test_times_that_were_not_taken_are_offered(browser, saved):
+    with inspected(browser, saved("untimed", transformer(1)), state="#color_by=time") as found:
+        assert "The nodes have not been timed." in found.panel
+        assert "cap.times()" in found.panel
+
+
+def test_hostile_names_are_text_at_every_level(browser, saved):
+    record = records.hostile((*records.HOSTILE, EVIL, "</script><script>window.pwned=1</script>"))
+    graph = [replace(n, name=f"{EVIL}_{n.ordinal}", target=EVIL, arguments=EVIL * 100) for n in record.graph_nodes]
+    nodes = [replace(n, module=f"{EVIL}.#5.constructor", module_class=EVIL) for n in record.autograd_nodes]
+    touches = (Touch("execution", f"aten.{EVIL}", 1, 2, "kernel", EVIL),)
+    record = replace(
+        record, autograd_nodes=tuple(nodes), graph_nodes=tuple(graph), lowered=tuple(graph), touches=touches
+    )
+    with inspected(browser, saved("hostile", record)) as found:
+        for name in ("FX", "Aten"):
+            level(found, name)
+            found.do("for (const n of i.drawn.list.slice(0, 12)) i.reveal(n.key);")
+            found.do("i.reveal('n1')")
+            found.page.locator(".cabw-search input").fill("constructor")
+            found.settle()
+        assert found.page.evaluate("window.pwned") is None
+        assert found.page.locator("img").count() == 0
+        assert found.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
