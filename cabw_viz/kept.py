@@ -118,9 +118,22 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if not (can_be_fingerprinted(one) and can_be_fingerprinted(other)):
         return False
-    bits = _BITS[one.element_size() // 2 if one.is_complex() else one.element_size()]
-    sides = [resolved(side.detach()) for side in (one, other)]
-    return torch.equal(*((torch.view_as_real(side) if side.is_complex() else side).view(bits) for side in sides))
+    if one.is_complex():
+        one, other = (torch.view_as_real(resolved(side.detach())) for side in (one, other))
+    elif one.is_neg() or other.is_neg():
+        one, other = resolved(one.detach()), resolved(other.detach())
+    bits = _BITS[one.element_size()]
+    if one.dim() > 1 and not one.is_contiguous() and one.mT.is_contiguous():
+        one, other = one.mT, other.mT
+    if one.is_contiguous() and other.is_contiguous() and _has_words(one) and _has_words(other):
+        one, other, bits = one.reshape(-1), other.reshape(-1), torch.int64  # in half the time
+    return torch.equal(one.detach().view(bits), other.detach().view(bits))
+
+
+def _has_words(tensor: torch.Tensor) -> bool:
+    """Whether a contiguous tensor can be read eight bytes at a time."""
+    size = tensor.element_size()
+    return not (tensor.numel() * size % 8 or tensor.storage_offset() * size % 8)
 
 
 def fingerprint(tensor: torch.Tensor) -> Fingerprint:

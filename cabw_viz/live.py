@@ -13,7 +13,16 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.kept import Gradient, NodeGradients, detached_copy, strides_of
 
-__all__ = ["Arguments", "Gradient", "LiveCapture", "Surroundings", "copied", "detached_copy", "strides_of", "version_of"]
+__all__ = [
+    "Arguments",
+    "Gradient",
+    "LiveCapture",
+    "Surroundings",
+    "copied",
+    "detached_copy",
+    "strides_of",
+    "version_of",
+]
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 

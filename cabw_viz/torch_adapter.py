@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import operator
 import re
 import sys
@@ -27,7 +28,7 @@ import torch.fx
 from torch._dynamo import compiled_autograd, convert_frame, eval_frame, external_utils
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.callback import callback_handler
-from torch._dynamo.source import ConstantSource
+from torch._dynamo.source import ConstantSource, TensorProperty, TensorPropertySource
 from torch._subclasses import fake_tensor
 from torch.fx.experimental import _config as symbolic_shapes_config
 from torch.fx.experimental import proxy_tensor, symbolic_shapes
@@ -629,42 +630,52 @@ class SymbolicTrace:
 
     Args:
         symbolic: False makes every size a number.
-        tied: give equal sizes one symbol, which makes a trace several times quicker.
+        tied: give one symbol to each dimension of all that have the same shape. A trace takes several times as long
+            without.
     """
 
     def __init__(self, *, symbolic: bool, tied: bool) -> None:
-        self._symbolic = symbolic
-        self._environment = symbolic_shapes.ShapeEnv(specialize_zero_one=False, duck_shape=tied)
+        self._symbolic, self._tied = symbolic, tied
+        self._known: dict[tuple[Any, ...], Any] = {}
+        self._environment = symbolic_shapes.ShapeEnv(specialize_zero_one=False, duck_shape=False)
         self._mode = fake_tensor.FakeTensorMode(
             shape_env=self._environment if symbolic else None,
             allow_non_fake_inputs=True,
             allow_fallback_kernels=False,
             static_shapes=not symbolic,
         )
-        self._free = symbolic_shapes.DimDynamic.DUCK if tied else symbolic_shapes.DimDynamic.DYNAMIC
 
     def tensor(self, tensor: torch.Tensor, name: str, *, fixed: bool) -> StandIn:
         """A stand-in for a tensor; its sizes are numbers where `fixed`."""
         source = ConstantSource(name)
         if not self._symbolic or tensor.layout is not torch.strided:
             return self._described(self._mode.from_tensor(tensor, source=source, static_shapes=True))
-        sizes = [self._manner(size, fixed=fixed) for size in tensor.shape]
-        context: Any = symbolic_shapes.StatelessSymbolicContext(dynamic_sizes=sizes)
+        numbers = [fixed or size in (0, 1) for size in tensor.shape]
+        cache = {}
+        for dimension, size in enumerate(tensor.shape):
+            if not numbers[dimension]:
+                place = TensorPropertySource(source, TensorProperty.SIZE, dimension)
+                cache[_name_of(place)] = self._symbol(size, place, (dimension, *tensor.shape))
+        manner = symbolic_shapes.DimDynamic
+        context: Any = symbolic_shapes.StatefulSymbolicContext(
+            dynamic_sizes=[manner.STATIC if number else manner.DYNAMIC for number in numbers],
+            tensor_source=source,
+            shape_env_to_source_to_symbol_cache={id(self._environment): cache},
+        )
         return self._described(self._mode.from_tensor(tensor, source=source, symbolic_context=context))
 
-    def size(self, value: int, name: str) -> StandIn:
-        """A stand-in for a size."""
-        if not self._symbolic or self._manner(value, fixed=False) is symbolic_shapes.DimDynamic.STATIC:
+    def size(self, value: int, name: str, place: tuple[Any, ...], *, fixed: bool) -> StandIn:
+        """A stand-in for a size: `place` is its dimension and the shape that it belongs to, or whatever else it is."""
+        if not self._symbolic or fixed or value in (0, 1):
             return StandIn(value, text=str(value))
         source = ConstantSource(name)
-        symbol = self._environment.create_symbol(value, source, dynamic_dim=self._free, positive=None)
-        symbolic = self._environment.create_symintnode(symbol, hint=value, source=source)
+        symbolic = self._environment.create_symintnode(self._symbol(value, source, place), hint=value, source=source)
         return StandIn(symbolic, text=_text_of(symbolic))
 
     def run(self, function: Callable[..., Any], arguments: Sequence[Any]) -> torch.fx.GraphModule:
         """Trace a function of stand-ins into a graph of the ops that it ran."""
         mode: Literal["symbolic", "fake"] = "symbolic" if self._symbolic else "fake"
-        with _sizes_are_not_one():
+        with _sizes_are_not_one(), _failures_untold():
             return proxy_tensor.make_fx(function, tracing_mode=mode, _allow_non_fake_inputs=True)(*arguments)
 
     @property
@@ -673,8 +684,14 @@ class SymbolicTrace:
         printer = PythonPrinter()
         return tuple(dict.fromkeys(printer.doprint(guard.expr) for guard in self._environment.guards))
 
-    def _manner(self, size: int, *, fixed: bool) -> Any:
-        return symbolic_shapes.DimDynamic.STATIC if fixed or size in (0, 1) else self._free
+    def _symbol(self, value: int, source: Any, place: tuple[Any, ...]) -> Any:
+        key = (value, *place)
+        if self._tied and key in self._known:
+            return self._known[key]
+        manner = symbolic_shapes.DimDynamic.DYNAMIC
+        symbol = self._environment.create_symbol(value, source, dynamic_dim=manner, positive=None)
+        self._known[key] = symbol
+        return symbol
 
     def _described(self, fake: Any) -> StandIn:
         strides = tuple(map(_text_of, fake.stride())) if fake.layout is torch.strided else None
@@ -684,6 +701,11 @@ class SymbolicTrace:
 def _text_of(number: int | torch.SymInt) -> str:
     """A number as a Python expression; a symbol as it was made, whatever has become known of it since."""
     return str(number) if isinstance(number, int) else PythonPrinter().doprint(number.node.expr)
+
+
+def _name_of(source: Any) -> str:
+    name = source.name  # a method before torch 2.11
+    return str(name() if callable(name) else name)
 
 
 def _sizes_are_not_one() -> AbstractContextManager[Any]:
@@ -709,6 +731,22 @@ def no_nested_accumulation(refusal: Callable[[], Exception]) -> Iterator[None]:
     finally:
         if door() is guarded:
             set_door(original)
+
+
+@contextmanager
+def _failures_untold() -> Iterator[None]:
+    """Context in which PyTorch does not log an op that fails on stand-ins: that is told by whoever traces."""
+    log = logging.getLogger(fake_tensor.__name__)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def with_numbers(value: Any) -> Any:
+    """A value with numbers for the symbolic sizes in it; that they are these becomes a guard."""
+    return _pytree.tree_map_only(torch.SymInt, int, value)
 
 
 def is_size_arithmetic(target: Any) -> bool:

@@ -241,7 +241,7 @@ def test_a_failed_trace_of_which_little_is_known_is_drawn(level):
 @pytest.mark.dot
 def test_the_legend_has_only_the_kinds_that_occur():
     svg = graph_view(records.hooked()).svg()
-    texts = [element.text for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    texts = [element.text for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}tspan")]
     words = {look.words for look in LOOKS.values()}
     assert words & set(texts) == {"graph root", "built-in node", "accumulates into .grad", "gradient sum", "hook"}
 
@@ -325,7 +325,9 @@ def test_hostile_names_do_not_get_out_of_their_labels():
     count = len(records.HOSTILE)
     assert len(Parsed(view.source).nodes) == 1 + 3 * count
     for element in ET.fromstring(view.svg()).iter():
-        assert element.tag.rpartition("}")[2] in {"svg", "g", "title", "polygon", "path", "text", "a", "ellipse"}
+        assert element.tag.rpartition("}")[2] in {
+            *("svg", "g", "title", "polygon", "path", "text", "tspan", "a", "ellipse")
+        }
 
 
 @pytest.mark.parametrize("level", ["autograd", "fx"])
@@ -364,7 +366,7 @@ def test_save_refuses_what_it_cannot_write(tmp_path):
 
 
 def test_unknown_levels_are_refused():
-    with pytest.raises(CabwError, match=r"(?s)level='nonsense'.*'autograd' or 'fx'"):
+    with pytest.raises(CabwError, match=r"(?s)level='nonsense'.*'module' or 'autograd' or 'fx' or 'aten'"):
         graph_view(records.mlp(), "nonsense")
     with pytest.raises(CabwError, match=r"(?s)plumbing=True.*level='fx'"):
         graph_view(records.mlp(), plumbing=True)

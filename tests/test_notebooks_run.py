@@ -13,7 +13,8 @@ NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "01_first_backward": {
         "capture": ("1 captured",),
-        "graph-fx": ("<graph of backward",),
+        "graph": ("<graph of backward at", "at level 'autograd'"),
+        "graph-fx": ("<graph of backward at", "at level 'fx'"),
         "parity": ("All 6 gradients agree: 6 bitwise.",),
         "loop": ("captured", "cache_hit", "Cache miss due to new autograd node"),
         "views-parity": ("ran again", "1 bitwise"),
@@ -22,6 +23,8 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         "failed": ("1 failed", "NotImplementedError at GraphRoot"),
         "step": ("was changed in place", "True"),
         "transformer": ("1 captured", "gradients agree"),
+        "transformer-graph": ("<graph of backward at", "at level 'module'"),
+        "transformer-part": ("<graph of backward at", "at level 'module'"),
         "list": ("session", "(unnamed)"),
     },
     "02_metadata": {

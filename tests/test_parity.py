@@ -303,8 +303,9 @@ def test_existing_gradients_do_not_confuse_a_compiled_run():
 
 def test_what_is_compared_with_what_is_said():
     report = captured(model())[0].parity()
-    assert report.comparison.reference == "your own eager run"
-    assert "op by op on eager kernels" in report.comparison.candidate
+    assert report.comparison.reference == "your own eager run, on cpu in float32"
+    graph = "the captured graph run again, op by op on eager kernels, on cpu in float32"
+    assert report.comparison.candidate == graph
     compiled = captured(model(), run="compiled")[0].parity()
     assert "through compiled autograd" in compiled.comparison.candidate
     for text in (repr(report), report._repr_html_()):

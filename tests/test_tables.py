@@ -4,10 +4,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cabw_viz.record.comparison import Comparison, GradientComparison
+from cabw_viz.record.comparison import Comparison, Element, GradientComparison
 from cabw_viz.record.kinds import GOOD, SEVERITY
 from cabw_viz.record.model import BackwardCall, Baked, Event, LiftedUse, Touch
-from cabw_viz.views.tables import event_frame, node_frame, parity_frame, parity_styler, parity_text, touch_frame
+from cabw_viz.views.parity_table import parity_frame, parity_styler, parity_text
+from cabw_viz.views.tables import event_frame, node_frame, touch_frame
 from tests import records
 
 NAN = math.nan
@@ -34,12 +35,12 @@ tolerance: float32 rtol=1.3e-06 atol=1e-05
 tolerance: bfloat16 rtol=0.016 atol=1e-05
 note: 2 hooks ran again
 
-parameter  verdict             max abs err  max rel err  shape   dtype     note
-0.weight   ✓ bitwise                     0            0  (8, 4)  float32
-0.bias     ✗ mismatch             1.00e-03     1.23e-03  (8,)    float32   largest at (3,)
-重み       ∅ missing                     -            -  ()      bfloat16
-norm       ≈ within_tolerance     1.00e-09     2.00e-08  (2,)    bfloat16
-head       ∞ nonfinite                   -            -  (2,)    bfloat16  nan in the candidate
+parameter  verdict             max abs err  max rel err  outside  shape   dtype     note
+0.weight   ✓ bitwise                     0            0           (8, 4)  float32
+0.bias     ✗ mismatch             1.00e-03     1.23e-03   3 of 8  (8,)    float32   largest at (3,)
+重み       ∅ missing                     -            -           ()      bfloat16
+norm       ≈ within_tolerance     1.00e-09     2.00e-08           (2,)    bfloat16
+head       ∞ nonfinite                   -            -   1 of 2  (2,)    bfloat16  nan in the candidate
 
 3 of 5 gradients differ, worst head: 1 bitwise, 1 within_tolerance, 1 mismatch, 1 missing, 1 nonfinite."""
 
@@ -133,9 +134,14 @@ def test_parity_frame():
         "elements",
         "mismatched",
         "note",
+        "reference_err",
+        "candidate_err",
+        "first",
+        "reference",
+        "candidate",
     ]
     assert list(frame.columns) == expected
-    assert frame.loc[1].tolist() == [
+    assert frame.loc[1].tolist()[:9] == [
         "0.bias",
         "mismatch",
         1e-3,
@@ -148,6 +154,27 @@ def test_parity_frame():
     ]
     assert frame.max_abs_err.isna().tolist() == [False, False, True, False, True]
     assert frame.loc[0, "shape"] == (8, 4)
+    assert frame.reference_err.isna().all()
+    assert frame.loc[1, "first"] is None
+
+
+def test_parity_frame_has_what_was_measured_beside():
+    row = replace(
+        ROWS[1],
+        reference_err=1e-7,
+        candidate_err=1.2e-3,
+        first=Element((3,), 0.5, 0.5000001),
+        measures=(("cosine", 0.25), ("ulp", 3.0)),
+    )
+    comparison = replace(COMPARISON, rows=(ROWS[0], row))
+    frame = parity_frame(comparison)
+    assert list(frame.columns[-2:]) == ["cosine", "ulp"]
+    assert frame.loc[1].tolist()[9:] == [1e-7, 1.2e-3, (3,), 0.5, 0.5000001, 0.25, 3.0]
+    assert frame.loc[0, ["cosine", "ulp"]].isna().all()
+    for shown in (parity_text(comparison), parity_styler(comparison).to_html()):
+        assert "reference err" in shown
+        assert "[3]: 0.5 | 0.5000001" in shown  # as many digits as tell the two apart
+        assert "cosine" in shown
 
 
 @pytest.mark.parametrize(
@@ -202,8 +229,8 @@ class Table(HTMLParser):
 
 def test_the_coloured_table_tells_verdicts_by_mark_and_colour():
     rows = [GradientComparison(verdict, verdict, 0.0, 0.0, (2,), "torch.float32") for verdict in SEVERITY]
-    table = Table(parity_styler(parity_frame(Comparison("a", "b", tuple(rows)))).to_html())
-    shown, classes = table.cells[1::9], table.classes[1::9]
+    table = Table(parity_styler(Comparison("a", "b", tuple(rows))).to_html())
+    shown, classes = table.cells[1::7], table.classes[1::7]
     assert [text.split(" ")[1] for text in shown] == list(SEVERITY)
     assert len({text.split(" ")[0] for text in shown}) == len(SEVERITY)
     for verdict, names in zip(SEVERITY, classes, strict=True):
@@ -212,21 +239,21 @@ def test_the_coloured_table_tells_verdicts_by_mark_and_colour():
 
 def test_the_coloured_table_shows_hostile_names_as_text():
     rows = tuple(GradientComparison(name, "bitwise", 0.0, 0.0, (2,), "x", note=name) for name in records.HOSTILE)
-    table = Table(parity_styler(parity_frame(Comparison("a", "b", rows))).to_html())
+    table = Table(parity_styler(Comparison("a", "b", rows)).to_html())
     assert table.tags == {"style", "table", "thead", "tbody", "tr", "th", "td"}
     assert table.cells[0] == records.HOSTILE[0]
-    assert table.cells[8] == records.HOSTILE[0]
+    assert table.cells[6] == records.HOSTILE[0]
     assert max(map(len, table.cells)) <= 122
 
 
 def test_the_coloured_table_has_the_same_bytes_each_time_and_no_colour_of_its_own_for_text():
-    pages = [parity_styler(parity_frame(COMPARISON)).to_html() for _ in range(2)]
+    pages = [parity_styler(COMPARISON).to_html() for _ in range(2)]
     assert pages[0] == pages[1]
     assert " color:" not in pages[0]  # the theme's stays, light or dark
     assert "mathjax_ignore" in pages[0]
 
 
 def test_the_coloured_table_of_nothing_has_headings():
-    table = parity_styler(parity_frame(NOTHING)).to_html()
-    assert "max_rel_err" in table
+    table = parity_styler(NOTHING).to_html()
+    assert "max rel err" in table
     assert Table(table).cells == []

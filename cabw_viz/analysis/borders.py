@@ -54,7 +54,7 @@ def _name(cut: Cut, crossing: Crossing) -> str:
     shared = 0
     while shared < min(len(path), len(inner)) and path[shared] == inner[shared]:
         shared += 1
-    return ".".join(path[: shared + 1]) if len(path) > shared else cut.whole.label(node)
+    return ".".join(path[: shared + 1]) if len(path) > shared else f"{cut.whole.label(node)} #{node.number}"
 
 
 def _stub(name: str, number: int, *, entering: bool) -> Box:

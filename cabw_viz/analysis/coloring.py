@@ -160,7 +160,7 @@ def _bytes(record: CaptureRecord, _: Measured) -> _Scale:
 
 def _time(record: CaptureRecord, _: Measured) -> _Scale:
     if not record.node_seconds:
-        raise _missing("time", "the autograd nodes have not been timed", "cap.time() first")
+        raise _missing("time", "the autograd nodes have not been timed", "cap.times() first")
     nodes = zip(record.autograd_nodes, record.node_seconds, strict=True)
     seconds = {node.number: taken for node, taken in nodes if taken is not None}
 

@@ -195,6 +195,7 @@ def _leaf(record: CaptureRecord, name: str) -> Leaf:
 def _near(record: CaptureRecord, name: object, *, others: bool = False) -> str:
     """Names like this one, of leaves whose gradients are part of the backward."""
     names = [n for leaf in record.leaves if leaf.autograd_node in record.by_number for n in leaf.names if n != name]
-    like = difflib.get_close_matches(str(name), names, 3, 0.5) or names[:3]
+    like = [n for n in names if str(name) and str(name) in n][:3] or difflib.get_close_matches(str(name), names, 3, 0.5)
+    like = like or names[:3]
     shown = " or ".join(map(repr, like))
     return (f"path_to={shown}" if others else f"one such as {shown}") if shown else ""

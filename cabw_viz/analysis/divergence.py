@@ -94,7 +94,7 @@ SIDES = {"reference": "in the reference", "candidate": "in the replay", "both": 
 def nonfinite_text(divergence: Divergence, found: NonFinite) -> str:
     """Which step makes the first NaN or infinity of one side, and of what."""
     row = divergence.rows[found.row]
-    into = "; ".join(map(str, found.into)) or "nothing"
+    into = "; ".join(map(str, found.into)) or "not seen"
     return f"First NaN or infinity {SIDES[found.side]}: {place_of(row)}. What flows in: {into}; out: {found.out}."
 
 

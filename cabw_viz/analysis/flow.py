@@ -72,6 +72,8 @@ def returned_leaves(record: CaptureRecord) -> dict[int, list[Leaf]]:
 
 def hooked_input(record: CaptureRecord, node: AutogradNode, hook: Hook, entering: Entering) -> int | None:
     """Which of the node's inputs a hook on a tensor sees; None where the record does not tell."""
+    if hook.input is not None:
+        return hook.input if hook.input in entering else None
     if len(entering) == 1:
         return next(iter(entering))
     if hook.graph_node is None:

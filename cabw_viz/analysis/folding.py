@@ -43,18 +43,16 @@ class Structure:
     def order(self, part: Part) -> tuple[int, ...]:
         """The part's nodes in an order that is the same in every part that is built alike.
 
-        That is the order in which they run, but for nodes without a successor, which run whenever the engine likes:
-        they stand behind, in the order of those that feed them.
+        That is the order in which they run, but for accumulations, which run whenever the engine likes: they stand
+        behind, in the order of those that feed them.
         """
         if part not in self._orders:
-            running = [number for number in part.nodes if self._runs(number)]
+            kinds = {number: self.record.by_number[number].kind for number in part.nodes}
+            running = [number for number in part.nodes if kinds[number] != "accumulate_grad"]
             place = {number: index for index, number in enumerate(running)}
             sinks = sorted((self._feeder(number, place), number) for number in part.nodes if number not in place)
             self._orders[part] = (*running, *(number for _, number in sinks))
         return self._orders[part]
-
-    def _runs(self, number: int) -> bool:
-        return any(edge.target in self.record.by_number for edge in self.record.by_number[number].edges)
 
     def _feeder(self, number: int, place: dict[int, int]) -> tuple[int, int]:
         return min(((place[n], out) for n, out in self._above[number] if n in place), default=(len(place), 0))

@@ -25,7 +25,7 @@ from cabw_viz.analysis.folding import Structure
 from cabw_viz.analysis.module_plan import Item, plan
 from cabw_viz.analysis.module_tree import Part, Path, grown, module_tree, strong_components
 from cabw_viz.record.kinds import AutogradKind
-from cabw_viz.record.model import AutogradNode, CaptureRecord, SourceLine
+from cabw_viz.record.model import AutogradNode, CaptureRecord, Leaf, SourceLine
 
 FEW = 40
 """A backward without modules is drawn by autograd nodes up to this many, and by lines of code beyond."""
@@ -59,13 +59,13 @@ def draw_modules(
     """
     structure, tree = Structure(record), module_tree(record)
     root, chosen = plan(structure, tree, depth=depth, expand=expand, base=base, few=few)
-    return _Sketch(record, structure).drawn(root, f"modules to depth {chosen}")
+    return _Sketch(record, structure).drawn(root, "one by one" if chosen is None else f"modules to depth {chosen}")
 
 
 def readable_depth(record: CaptureRecord) -> tuple[int, int]:
     """The depth that is drawn unless another is asked for, and how many boxes that makes."""
     root, chosen = plan(Structure(record), module_tree(record), depth=None, expand=())
-    return chosen, sum(1 for _ in root.boxes())
+    return chosen or 1, sum(1 for _ in root.boxes())
 
 
 def has_modules(record: CaptureRecord) -> bool:
@@ -108,10 +108,12 @@ class _Sketch:
     clusters: dict[str, Cluster] = field(default_factory=dict)
     times: dict[str | None, int] = field(default_factory=lambda: {None: 1})
     """By frame: how many modules are folded in it."""
+    returned: dict[int, list[Leaf]] = field(default_factory=dict)
     at: dict[int, int] = field(default_factory=dict)
     """Place in `boxes` of the box in which each autograd node is."""
 
     def drawn(self, root: Item, depth: str) -> Drawing:
+        self.returned = returned_leaves(self.record)
         for item in root.items:
             self._item(item, None, ())
         arrows = self._arrows()
@@ -191,12 +193,14 @@ class _Sketch:
             return tuple(sorted(number for part in item.parts for number in part.nodes))
         return tuple(sorted(self.structure.order(part)[item.number] for part in item.parts))
 
-    def _node_box(self, item: Item, nodes: Sequence[AutogradNode], frame: str | None, _: Path) -> Box:
+    def _node_box(self, item: Item, nodes: Sequence[AutogradNode], frame: str | None, around: Path) -> Box:
         """The box of a single autograd node, or of one in each of several folded modules."""
-        returned = returned_leaves(self.record)
-        box = autograd_box(self.record, nodes[0], returned.get(nodes[0].number, []))
-        if len(nodes) == 1:
-            return box
+        box = autograd_box(self.record, nodes[0], self.returned.get(nodes[0].number, []))
+        if len(nodes) == 1:  # the frame says already of which module a parameter is
+            below = ".".join((*around, ""))
+            return (
+                box if nodes[0].leaf is None or "=" in box.title else replace(box, title=box.title.removeprefix(below))
+            )
         title = (box.title if nodes[0].leaf is None else self._parameter(item, nodes)) + self._times(item, frame)
         tooltip = f"{nodes[0].name} {_numbered(nodes)}; {'; '.join(self._names(item))}"
         return replace(box, id=f"m{nodes[0].number}", title=title, number=None, tooltip=tooltip)
@@ -226,8 +230,7 @@ class _Sketch:
         kinds = Counter(node.kind for node in nodes)
         found = [(_WORDS[kind], count) for kind, count in kinds.items() if kind in _WORDS and not head.own]
         lines = [counted(count, *words) for words, count in found]
-        returned = returned_leaves(self.record)
-        leaves = sum(len(returned.get(node.number, ())) for node in nodes)
+        leaves = sum(len(self.returned.get(node.number, ())) for node in nodes)
         lines += [counted(leaves, "gradient") + " returned"] if leaves else []
         failure = self.record.failure
         if failure is not None and any(node.number == failure.autograd_node for node in nodes):

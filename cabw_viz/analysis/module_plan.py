@@ -58,8 +58,8 @@ def planned(structure: Structure, root: Part, opening: Opening) -> Item:
 
 def plan(
     structure: Structure, root: Part, *, depth: int | None, expand: Iterable[str], base: int = 0, few: bool = False
-) -> tuple[Item, int]:
-    """The things to draw, and how deep.
+) -> tuple[Item, int | None]:
+    """The things to draw, and how deep; None for down to the autograd nodes.
 
     Args:
         structure: how the parts are built.
@@ -87,7 +87,7 @@ def plan(
             return best, chosen
         best, chosen = item, deeper
     if few and len(root.nodes) <= limit:
-        return planned(structure, root, Opening(deepest + 1, wanted, base, nodes=True)), deepest + 1
+        return planned(structure, root, Opening(deepest + 1, wanted, base, nodes=True)), None
     return best, chosen
 
 

@@ -6,8 +6,7 @@ after the other, in the order of the backward. A module that would fall into man
 loop, stays whole, and so does a list of modules that are called in turn: a circle of two boxes says more than a chain
 of sixty.
 
-Nodes without a successor (accumulations, above all) take no part in this: they cannot close a circle of their own, and
-the engine runs them whenever it likes.
+Accumulations take no part in this: nothing comes after them, and the engine runs them whenever it likes.
 """
 
 from __future__ import annotations
@@ -102,6 +101,8 @@ class _Grower:
         for number, targets in self.below.items():
             for target in targets:
                 self.above[target].append(number)
+        self.runs = {node.number: node.kind != "accumulate_grad" for node in record.autograd_nodes}
+        """Whether a node runs when its turn comes."""
         self.classes = _classes(record)
 
     def children(self, part: Part) -> list[Part]:
@@ -116,7 +117,7 @@ class _Grower:
         runs = self._runs(part, of)
         children = []
         for bucket, members in buckets.items():
-            pieces = self._with_sinks(members, runs.get(bucket, []), of)
+            pieces = self._with_leaves(members, runs.get(bucket, []), of)
             for place, piece in enumerate(pieces, 1):
                 children.append(self._child(part, bucket, piece, place, len(pieces)))
         return sorted(children, key=self._first)
@@ -138,15 +139,15 @@ class _Grower:
 
     def _first(self, part: Part) -> tuple[bool, int]:
         """Sorts parts in the order in which they run, those that only accumulate last."""
-        running = next((number for number in part.nodes if self.below[number]), None)
+        running = next((number for number in part.nodes if self.runs[number]), None)
         return running is None, part.nodes[0] if running is None else running
 
     # -- cutting ---------------------------------------------------------------------------------------------
 
     def _runs(self, part: Part, of: dict[int, str]) -> dict[str, list[list[int]]]:
-        """The nodes of each bucket that have successors, in the stretches in which they run undisturbed."""
-        running = [number for number in part.nodes if self.below[number]]
-        inside = [(a, b) for a in running for b in self.below[a] if b in of and self.below[b]]
+        """The nodes of each bucket but accumulations, in the stretches in which they run undisturbed."""
+        running = [number for number in part.nodes if self.runs[number]]
+        inside = [(a, b) for a in running for b in self.below[a] if b in of and self.runs[b]]
         alone = {number: of[number] if of[number].startswith(".") else f"#{number}" for number in running}
         circles = _circles((alone[a], alone[b]) for a, b in inside)
         joined = _circles((of[a], of[b]) for a, b in inside)  # own nodes are drawn together as long as that is possible
@@ -168,13 +169,13 @@ class _Grower:
         seen = [{self.paths[number] for number in run} for run in runs]
         return len(set[Path]().union(*seen)) < sum(map(len, seen))
 
-    def _with_sinks(self, members: list[int], runs: list[list[int]], of: dict[int, str]) -> list[list[int]]:
-        """The runs of a bucket with the nodes that have no successor, each in the last run that feeds it."""
+    def _with_leaves(self, members: list[int], runs: list[list[int]], of: dict[int, str]) -> list[list[int]]:
+        """The runs of a bucket with the accumulations, each in the last run that feeds it."""
         pieces = [list(run) for run in runs]
         place = {number: index for index, run in enumerate(runs) for number in run}
         left = []
         for number in members:
-            if self.below[number]:
+            if self.runs[number]:
                 continue
             feeders = [place[source] for source in self.above[number] if source in place]
             if feeders:

@@ -29,6 +29,8 @@ class Hook:
     """`file:line` of the function's definition; empty where there is none."""
     graph_node: int | None = None
     """Ordinal of the graph node that calls it; None where the graph was not finished."""
+    input: int | None = None
+    """For a hook on a tensor: which of the gradients that enter the autograd node it sees; None for other hooks."""
 
 
 @dataclass(frozen=True)

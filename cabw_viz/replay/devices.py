@@ -26,6 +26,8 @@ def device_named(name: str | torch.device) -> torch.device:
         raise _absent(name, "this torch finds no accelerator")
     if device.type == "meta":
         raise _absent(name, "tensors on it have no values")
+    if device.index is not None and str(device) not in devices_here() and device.type in _counted():
+        raise _absent(name, f"there is no number {device.index} of it")
     try:
         torch.empty(0, device=device)
     except Exception as error:  # noqa: BLE001  # each backend has its own way to say that it is not there
@@ -35,6 +37,11 @@ def device_named(name: str | torch.device) -> torch.device:
 
 def _accelerator() -> torch.device | None:
     return torch.accelerator.current_accelerator(check_available=True)
+
+
+def _counted() -> set[str]:
+    """The kinds of devices of which all are listed."""
+    return {name.partition(":")[0] for name in devices_here()} - {"cpu"}
 
 
 def _absent(name: object, why: str) -> CabwError:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,10 +18,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.kept import Gradient, Kept, NodeGradients
 from cabw_viz.live import LiveCapture
-from cabw_viz.record.divergence import Divergence
+from cabw_viz.record.divergence import Difference, Divergence
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.compiling import run_compiled
 from cabw_viz.replay.divergence_rows import Findings, rows_of
@@ -32,7 +32,7 @@ from cabw_viz.replay.parity import check_reference
 from cabw_viz.replay.parity import notes as notes_of_hooks
 from cabw_viz.replay.prepared import Prepared
 from cabw_viz.replay.rounding_of_steps import Held, excused, is_suspicious
-from cabw_viz.replay.runner import Collecting, HookPolicy, interpreted, prepared, runnable
+from cabw_viz.replay.runner import Collecting, HookPolicy, interpreted, prepared, runnable, said
 from cabw_viz.replay.target import EAGER, HERE, Target
 from cabw_viz.replay.words import RUNS
 
@@ -55,10 +55,22 @@ class Following(Collecting):
         super().__init__(graph, record, hooks)
         self._places, self._at = places, at
 
+    def failure(self, error: Exception) -> CabwError:
+        """What to raise for an error of the run: one that knows its graph node."""
+        return _StoppedError(super().failure(error), self.current, said(error))
+
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one graph node."""
         value = super().run_node(n)
         return self._at(n.name, value) if n.name in self._places else value
+
+
+class _StoppedError(CabwError):
+    """What stopped a replay."""
+
+    def __init__(self, error: CabwError, node: torch.fx.Node | None, reason: str) -> None:
+        super().__init__(error.seen, expected=error.expected, try_=error.try_)
+        self.node, self.reason = node, reason
 
 
 def divergence(
@@ -91,7 +103,7 @@ def divergence(
     eager = check_kept(record, live)
     places = gradient_places(record, graph.graph)
     across = target.device is not None or target.dtype is not None
-    search = _Search(record, live, eager, places, target, hooks, NodeJudge(rtol, atol, across))
+    search = _Search(record, live, eager, places, target, hooks, NodeJudge(rtol, atol, across, rereads=runs_python(record)))
     findings = search.findings()
     rows, culprits, nonfinite = rows_of(record, findings)
     return Divergence(
@@ -129,6 +141,11 @@ def check_kept(record: CaptureRecord, live: LiveCapture) -> NodeGradients:
     return live.node_gradients
 
 
+def runs_python(record: CaptureRecord) -> bool:
+    """Whether code of the user's runs in a backward: it may write to gradients behind autograd's back."""
+    return any(node.hooks or node.kind in ("custom_function", "cpp_function") for node in record.autograd_nodes)
+
+
 def words_of(target: Target) -> str:
     """What is held against eager, in words."""
     how = "op by op on eager kernels" if not target.compiles else f"compiled by {target.backend_name}"
@@ -161,13 +178,14 @@ class _Search:
         """Follow the graph, and look at its steps alone if anything differs."""
         ready = prepared(self.record, self.live, self.target, self.hooks)
         followed, stopped = self._follow_compiled(ready) if self.target.compiles else self._follow(ready)
-        findings = Findings(self.places, followed)
-        if all(judged.difference.verdict == "bitwise" for judged in followed.values()) and stopped is None:
-            return findings
-        if stopped is not None and all(judged.agrees for judged in followed.values()):
-            raise stopped
+        findings = Findings(self.places, self.eager, followed)
         if stopped is not None:
-            self.said.append(f"the replay went on so differently that it stopped: {stopped.seen}")
+            followed.update(self._refused(stopped))
+            if all(judged.agrees for judged in followed.values()):
+                raise stopped
+            self.said.append(f"the replay stopped: {stopped.seen}")
+        elif all(judged.difference.verdict == "bitwise" for judged in followed.values()):
+            return findings
         findings.alone, findings.given = self._step_alone(ready)
         if self.held:
             self._excuse(findings.alone)
@@ -180,7 +198,7 @@ class _Search:
         judged: dict[str, Judged] = {}
 
         def at(name: str, value: Any) -> Any:
-            found = self.judge(self._reference(name), value)
+            found = self._against_eager(name, value)
             if found is not None:
                 judged[name] = found
             return value
@@ -193,18 +211,18 @@ class _Search:
 
     def _follow_compiled(self, ready: Prepared) -> tuple[dict[str, Judged], CabwError | None]:
         """Run the compiled graph, and judge what it had at each place."""
-        graph, names = _with_places_out(ready.graph, self._values_to_return(ready.graph))
+        graph, names = _with_places_out(ready.graph, self._values_to_return())
         ran = run_compiled(self.record, replace(ready, graph=graph), hooks=self.hooks == "run")
         self.compiled = dict(zip(names, ran.returned[len(ran.returned) - len(names) :], strict=True))
         for step in self.places.steps:
             if step.kind == "accumulate_grad":
                 self.compiled[step.makes[0]] = ran.collected.get(step.number)
-        pairs = ((name, self.judge(self._reference(name), value)) for name, value in self.compiled.items())
+        pairs = ((name, self._against_eager(name, value)) for name, value in self.compiled.items())
         return {name: found for name, found in pairs if found is not None}, None
 
-    def _values_to_return(self, graph: torch.fx.GraphModule) -> list[str]:
+    def _values_to_return(self) -> set[str]:
         accumulations = {step.makes[0] for step in self.places.steps if step.kind == "accumulate_grad"}
-        return [node.name for node in graph.graph.nodes if node.name in self.of_interest - accumulations]
+        return set(self.of_interest - accumulations)
 
     # -- step by step --------------------------------------------------------------------------------------------
 
@@ -215,13 +233,14 @@ class _Search:
 
         def at(name: str, value: Any) -> Any:
             if self.compiled:
-                reference: Kept | None = None if value is None else Gradient(value, None)
+                references: tuple[Kept | None, ...] = (None if value is None else Gradient(value, None),)
                 candidate = self.compiled.get(name)
             else:
-                reference, candidate = self._reference(name), value
-            found = self._judged_alone(name, reference, candidate)
-            if found is not None:
-                judged[name] = found
+                references, candidate = self.places.kept(name, self.eager), value
+            for reference in references:
+                found = self._judged_alone(name, reference, candidate)
+                if found is not None:
+                    judged[name] = found
             instead = self._instead(name, value)
             if instead is None:
                 return value
@@ -232,7 +251,16 @@ class _Search:
             self._interpret(replace(ready, target=replace(ready.target, backend=EAGER)), at)
         except CabwError as error:
             self.said.append(f"not every step could be run alone: {error.seen}")
+            judged |= self._refused(error)
         return judged, frozenset(given)
+
+    def _refused(self, stopped: CabwError) -> dict[str, Judged]:
+        """Where a replay stopped because an autograd node had made a gradient of another shape: that."""
+        node = stopped.node if isinstance(stopped, _StoppedError) else None
+        if node is None or not torch_adapter.is_validate_outputs(node.target):
+            return {}
+        difference = Difference("metadata", note=stopped.reason if isinstance(stopped, _StoppedError) else "")
+        return {user.name: Judged(difference, (True, True), (None, None)) for user in node.users}
 
     def _judged_alone(self, name: str, reference: Kept | None, candidate: Any) -> Judged | None:
         found = self.judge(reference, candidate)
@@ -249,8 +277,8 @@ class _Search:
         if self.compiled:
             other = self.compiled.get(name)
         else:
-            kept = self._reference(name)
-            other = kept.value if isinstance(kept, Gradient) else None
+            found = self.places.kept(name, self.eager)
+            other = found[0].value if found and isinstance(found[0], Gradient) else None
         if not isinstance(other, torch.Tensor):
             return None
         # A copy, for hooks and custom Functions may write to what they are given.
@@ -261,7 +289,10 @@ class _Search:
 
         def at(name: str, value: Any) -> Any:
             if name in self.held and isinstance(value, torch.Tensor):
-                alone[name] = replace(alone[name], difference=excused(alone[name].difference, self.held[name], value))
+                # A compiler's fault is in its own code alone; one of an operator is in every run of the graph.
+                held, independent = self.held[name], bool(self.compiled)
+                difference = excused(alone[name].difference, held, value, independent=independent)
+                alone[name] = replace(alone[name], difference=difference)
             there = self._instead(name, value)
             return value if there is None else there
 
@@ -274,25 +305,20 @@ class _Search:
     # -- both ----------------------------------------------------------------------------------------------------
 
     def _interpret(self, ready: Prepared, at: Callable[[str, Any], Any]) -> None:
-        paused = nullcontext if ready.elsewhere is None else ready.elsewhere.paused
+        elsewhere = ready.elsewhere
 
         def judging(name: str, value: Any) -> Any:
-            with paused():  # else what we compute would be computed in the target's dtype
+            assert elsewhere is not None
+            with elsewhere.paused():  # else what we compute would be computed in the target's dtype
                 return at(name, value)
 
-        interpreted(self.record, ready, partial(Following, places=self.of_interest, at=judging), self.hooks)
+        seeing = at if elsewhere is None else judging
+        interpreted(self.record, ready, partial(Following, places=self.of_interest, at=seeing), self.hooks)
 
-    def _reference(self, name: str) -> Kept | None:
-        """What eager had at a place; for a sum that only hooks have seen, the sum of its parts."""
-        kept = self.places.kept(name, self.eager)
-        parts = [self.places.kept(part, self.eager) for part in self.places.sums.get(name, ())]
-        values = [part.value for part in parts if isinstance(part, Gradient)]
-        if kept is not None or not values or len(values) != len([part for part in parts if part is not None]):
-            return kept
-        total = values[0]
-        for value in values[1:]:
-            total = total + value
-        return Gradient(total, None)
+    def _against_eager(self, name: str, candidate: Any) -> Judged | None:
+        """A gradient against what eager had there; None where nothing was seen."""
+        found = self.places.kept(name, self.eager)
+        return self.judge(found[0], candidate) if found else None
 
     def notes(self) -> list[str]:
         """What a reader of the comparison must know."""
@@ -310,7 +336,7 @@ class _Search:
         return found + self.said
 
 
-def _with_places_out(graph: torch.fx.GraphModule, names: list[str]) -> tuple[torch.fx.GraphModule, list[str]]:
+def _with_places_out(graph: torch.fx.GraphModule, names: set[str]) -> tuple[torch.fx.GraphModule, list[str]]:
     """A copy of a graph that returns what it has at some nodes too, behind all else."""
     copy = torch.fx.Graph()
     known: dict[torch.fx.Node, torch.fx.Node] = {}

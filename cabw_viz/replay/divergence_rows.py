@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from cabw_viz.kept import Gradient, NodeGradients
 from cabw_viz.record.divergence import Difference, DivergenceRow, NonFinite, Range
 from cabw_viz.record.kinds import GOOD, SEVERITY
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.replay.gradient_places import GradientPlaces, Step
-from cabw_viz.replay.node_judging import Judged, is_finite
+from cabw_viz.replay.node_judging import Judged, range_of
 
 
 @dataclass
@@ -18,6 +21,7 @@ class Findings:
     """What was found at each place of a graph."""
 
     places: GradientPlaces
+    kept: NodeGradients
     followed: Mapping[str, Judged]
     """What the graph had there when it ran."""
     alone: Mapping[str, Judged] = field(default_factory=dict)
@@ -30,8 +34,29 @@ class Findings:
         return all(name in self.given or self._agrees(name) for name in step.reads)
 
     def _agrees(self, name: str) -> bool:
-        judged = self.alone.get(name)
-        return judged is None or judged.agrees
+        """Whether a gradient agrees; where it was not seen, whether those agree of which it is made."""
+        if name in self.alone:
+            return self.alone[name].agrees
+        maker = self.makers.get(name)
+        return maker is None or self.is_clean(maker)
+
+    def unseen_before(self, step: Step) -> list[Step]:
+        """The steps whose results only a later one shows."""
+        makers = (self.makers.get(name) for name in step.reads if name not in self.followed)
+        return [maker for maker in makers if maker is not None and maker.number]
+
+    def range_at(self, name: str, side: int) -> Range | None:
+        """The range of a gradient in the reference (0) or the candidate (1)."""
+        ranges = self.followed[name].ranges
+        if ranges is not None:
+            return ranges[side]
+        found = self.places.kept(name, self.kept)  # the same on both sides
+        return range_of(found[0].value) if found and isinstance(found[0], Gradient) else None
+
+    @cached_property
+    def makers(self) -> Mapping[str, Step]:
+        """The step that makes the gradient at each place."""
+        return {name: step for step in self.places.steps for name in step.makes}
 
     def own(self, step: Step) -> Difference | None:
         """A step's own difference; None where it is not known."""
@@ -54,6 +79,8 @@ def _badness(difference: Difference) -> tuple[int, float]:
     error = difference.max_rel_err
     return SEVERITY.index(difference.verdict), -1.0 if error is None else error
 
+
+SIDES = ("reference", "candidate")
 
 Rows = tuple[tuple[DivergenceRow, ...], tuple[int, ...], tuple[NonFinite, ...]]
 
@@ -91,6 +118,9 @@ def _row(record: CaptureRecord, step: Step, findings: Findings) -> DivergenceRow
     out = worst(findings.followed, step.makes)
     own = findings.own(step) if step.makes else None
     notes = dict.fromkeys(each.note for each in (own, out, into) if each is not None and each.note)
+    if own is not None and own.verdict not in GOOD:
+        for other in findings.unseen_before(step):
+            notes[f"or it is the {name_of(record, node, other)}, which was not seen apart from this"] = None
     return DivergenceRow(
         step.number,
         step.kind,
@@ -121,21 +151,21 @@ def name_of(record: CaptureRecord, node: AutogradNode, step: Step) -> str:
 
 def _nonfinite(steps: list[Step], findings: Findings) -> list[NonFinite]:
     """The first step of each side that makes something that is not finite of what is."""
-    found = {side: _first_nonfinite(steps, findings.followed, side) for side in ("reference", "candidate")}
-    reference, candidate = found["reference"], found["candidate"]
+    reference, candidate = (_first_nonfinite(steps, findings, side) for side in (0, 1))
     if reference is not None and candidate is not None and reference.row == candidate.row:
         return [NonFinite("both", candidate.row, candidate.into, candidate.out)]
     return [each for each in (reference, candidate) if each is not None]
 
 
-def _first_nonfinite(steps: list[Step], judged: Mapping[str, Judged], side: str) -> NonFinite | None:
-    def ranges(names: Iterable[str]) -> list[Range]:
-        found = [getattr(judged[name], side) for name in names if name in judged]
-        return [each for each in found if each is not None]
-
+def _first_nonfinite(steps: list[Step], findings: Findings, side: int) -> NonFinite | None:
+    if all(judged.finite[side] for judged in findings.followed.values()):
+        return None
     for place, step in enumerate(steps):
-        into, out = ranges(step.reads), ranges(step.makes)
-        wrong = [each for each in out if not is_finite(each)]
-        if wrong and all(map(is_finite, into)):
-            return NonFinite(side, place, tuple(into), wrong[0])
+        seen = [name for name in step.makes if name in findings.followed]
+        wrong = [name for name in seen if not findings.followed[name].finite[side]]
+        reads = [name for name in step.reads if name in findings.followed]
+        if wrong and all(findings.followed[name].finite[side] for name in reads):
+            ranges = [found for name in reads if (found := findings.range_at(name, side)) is not None]
+            out = findings.range_at(wrong[0], side)
+            return NonFinite(SIDES[side], place, tuple(ranges), out or Range(math.nan, math.nan))
     return None

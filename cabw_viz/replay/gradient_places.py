@@ -14,14 +14,18 @@ import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.fx
 
 from cabw_viz import torch_adapter
-from cabw_viz.kept import Kept, NodeGradients
+from cabw_viz.kept import Gradient, Kept, NodeGradients
 from cabw_viz.record.divergence import StepKind
 from cabw_viz.record.kinds import HookKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord
+
+UNSEEN = object()
+"""In the place of a gradient of which nothing was seen."""
 
 Place = tuple[int, int]
 """An autograd node's number, and which of its gradients."""
@@ -51,19 +55,32 @@ class GradientPlaces:
     sums: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Graph node that sums gradients of which eager's own run shows the parts alone: those."""
 
-    def kept(self, name: str, gradients: NodeGradients) -> Kept | None:
-        """What eager's own run had at a place; None where nothing was seen or nothing flowed."""
-        where = self.names.get(name)
-        if where is None:
-            return None
-        side, number, position = where
-        found = getattr(gradients, side).get(number, ())
-        return found[position] if position < len(found) else None
+    def kept(self, name: str, gradients: NodeGradients) -> tuple[Kept | None, ...]:
+        """What eager's own run had at a place, None for a gradient that did not flow; empty where nothing was seen.
+
+        Of a sum that only hooks have seen, it is the sum of the parts, as far as these were kept in full.
+        """
+        if name in self.names:
+            side, number, position = self.names[name]
+            return tuple(getattr(gradients, side).get(number, ())[position : position + 1])
+        parts = [part for term in self.sums.get(name, ()) for part in self.kept(term, gradients) or (UNSEEN,)]
+        values = [part.value for part in parts if isinstance(part, Gradient)]
+        if not values or len(values) != len([part for part in parts if part is not None]):
+            return ()
+        total = values[0]
+        for value in values[1:]:
+            total = total + value
+        return (Gradient(total, None),)
+
+
+_READ: WeakKeyDictionary[torch.fx.Graph, GradientPlaces] = WeakKeyDictionary()
 
 
 def gradient_places(record: CaptureRecord, graph: torch.fx.Graph) -> GradientPlaces:
-    """Find the gradients in a captured graph."""
-    return _Reading(record, graph).read()
+    """Find the gradients in a captured graph; looked for once in each."""
+    if graph not in _READ:
+        _READ[graph] = _Reading(record, graph).read()
+    return _READ[graph]
 
 
 class _Reading:
@@ -82,10 +99,11 @@ class _Reading:
 
     def read(self) -> GradientPlaces:
         """Read it."""
-        for node in self.graph.nodes:
+        computing = [node for node, row in self.rows.items() if row.autograd_node is not None and row.kind != "getitem"]
+        for node in computing:
             self._taken_by(node)
         self._returned()
-        for node in self.graph.nodes:
+        for node in computing:
             self._made_by(node)
         arrivals = {place: self._behind_hooks(place, node) for place, node in self.taken.items()}
         self._sent_unchecked(arrivals)

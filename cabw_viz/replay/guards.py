@@ -22,7 +22,7 @@ _SYMBOL = re.compile(r"[A-Za-z_]\w*")
 _NUMBERED = re.compile(r"[a-z]+\d+")
 _EQUALS = re.compile(r"([A-Za-z_]\w*) == (-?\d+)")
 
-ANOTHER = "the lowered graph of a capture that has these sizes: other.lower()"
+ANOTHER = "other.lower(), for a capture that has these sizes"
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,13 @@ class Guards:
     inputs: tuple[Expected, ...]
     conditions: tuple[str, ...] = ()
     """Python expressions of the symbols."""
+    tied: bool = False
+    """Whether what had one shape when captured is taken to have one shape."""
+
+    @property
+    def another(self) -> str:
+        """What to try where sizes do not fit."""
+        return f"cap.lower(tied=False), which takes fewer sizes for equal, or {ANOTHER}" if self.tied else ANOTHER
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -106,12 +113,12 @@ class Guards:
             seen = functools.partial(_number_told, self.inputs[index], dimension)
             if not _SYMBOL.fullmatch(expression):
                 if value != int(expression):
-                    raise CabwError(seen(value), expected=f"{expression}, as when captured", try_=ANOTHER)
+                    raise CabwError(seen(value), expected=f"{expression}, as when captured", try_=self.another)
             elif known.setdefault(expression, value) != value:
                 raise CabwError(
                     f"{seen(value)}, but {_number_told(*self._first[expression], known[expression])}",
-                    expected="equal sizes: they were equal when captured, and are taken for one",
-                    try_="cap.lower(tied=False), which takes for equal only what must be; or a capture where they differ",
+                    expected="equal sizes: what had one shape when captured is taken to have one shape",
+                    try_=self.another,
                 )
         return known
 
@@ -119,13 +126,13 @@ class Guards:
         equals = _EQUALS.fullmatch(condition)
         if equals and equals[1] in self._first:
             seen = _number_told(*self._first[equals[1]], known[equals[1]])
-            return CabwError(seen, expected=f"{equals[2]}, as when captured", try_=ANOTHER)
+            return CabwError(seen, expected=f"{equals[2]}, as when captured", try_=self.another)
         symbols = [symbol for symbol in dict.fromkeys(_SYMBOL.findall(condition)) if symbol in self._first]
         seen = ", ".join(_number_told(*self._first[symbol], known[symbol]) for symbol in symbols)
         return CabwError(
             f"a guard is violated, {self._named(condition)}: {seen}",
             expected="sizes for which all holds that the trace took for granted; lowered.guards lists it",
-            try_=ANOTHER,
+            try_=self.another,
         )
 
     def _named(self, condition: str) -> str:

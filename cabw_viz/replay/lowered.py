@@ -105,11 +105,14 @@ class Lowered(torch.fx.GraphModule):
     (in a hook, in a custom Function's backward) was decided once, when the graph was made.
 
     In each node's `meta`: `cabw` (see `META`), `stack_trace` and `nn_module_stack` as PyTorch's own tracers leave
-    them, `val`. A copy or an unpickled graph is a plain `fx.GraphModule`, without the checks.
+    them, `val`. Unpickled, it is a plain `fx.GraphModule`, without the checks.
     """
 
     def __init__(self, root: torch.nn.Module, graph: torch.fx.Graph, parts: Parts) -> None:
         super().__init__(root, graph, class_name="Lowered")
+        self._carry(parts)
+
+    def _carry(self, parts: Parts) -> None:
         self.leaves = parts.leaves
         """Names of the gradients; a tied parameter's all in one: `wte.weight = lm_head.weight`."""
         self.guards = parts.guards.texts
@@ -117,6 +120,11 @@ class Lowered(torch.fx.GraphModule):
         self.constants = parts.constants
         """Tensors that the graph holds as attributes."""
         self._parts = parts
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lowered:
+        copied: Any = super().__deepcopy__(memo)  # of this class, though the stub names its base
+        copied._carry(self._parts)  # noqa: SLF001  # its own class
+        return copied  # type: ignore[no-any-return]  # as above
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
         """Check the guards, then run.

@@ -38,7 +38,7 @@ def lower(
         hooks: `run` traces through them: they run once, now, on stand-ins; `drop` leaves them out; `refuse` raises
             if there are any but unpack hooks.
         symbolic: False makes every size a number: quicker, and for ops that insist on numbers.
-        tied: take sizes for equal that were equal in the captured call.
+        tied: what had one shape in the captured call is taken to have one shape.
 
     Raises:
         CabwError: it cannot be lowered; names the autograd node and the reason.
@@ -49,7 +49,7 @@ def lower(
     given = slots(record, arguments)
     _check_inputs(given)
     trace = torch_adapter.SymbolicTrace(symbolic=symbolic, tied=tied)
-    stand_ins = [_stand_in(trace, slot) for slot in given]
+    stand_ins = [_stand_in(trace, slot, tied=tied) for slot in given]
     tracing = _Tracing(graph, record, hooks)
     indices: list[int] = []
 
@@ -72,7 +72,7 @@ def lower(
             raise _refusal(tracing, error, symbolic=symbolic) from error
     names = [slot.name for slot, each in zip(given, stand_ins, strict=True) if _is_traced(each.value)]
     assembling = _Assembling(traced, names, given, tracing)
-    guards = Guards(tuple(map(_expected, given, stand_ins)), trace.guards)
+    guards = Guards(tuple(map(_expected, given, stand_ins)), trace.guards, tied and symbolic)
     leaves = tuple(record.leaves[index].label for index in indices)
     parts = Parts(leaves, tuple(indices), guards, assembling.constants(), brought(record, live), Origin(record, live))
     return Lowered(traced, assembling.graph, parts)
@@ -88,9 +88,9 @@ def _merged(stand_ins: Sequence[torch_adapter.StandIn], values: Sequence[Any]) -
     return [next(rest) if _is_traced(each.value) else each.value for each in stand_ins]
 
 
-def _stand_in(trace: torch_adapter.SymbolicTrace, slot: Slot) -> torch_adapter.StandIn:
+def _stand_in(trace: torch_adapter.SymbolicTrace, slot: Slot, *, tied: bool) -> torch_adapter.StandIn:
     if not isinstance(slot.value, torch.Tensor):
-        return trace.size(slot.value, slot.name)
+        return trace.size(slot.value, slot.name, slot.place, fixed=slot.fixed and tied)
     try:
         return trace.tensor(slot.value, slot.name, fixed=slot.fixed)
     except Exception as error:
@@ -153,6 +153,15 @@ class _Tracing(Collecting):
                 node.meta[META] = {**node.meta[META], "graph_node": row.ordinal}
         return result
 
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one call; where a node takes numbers alone for its sizes, they are that from here on, and guarded."""
+        try:
+            return super().call_function(target, args, kwargs)
+        except RuntimeError as error:
+            if NUMBERS_ALONE not in str(error):
+                raise
+        return super().call_function(target, *torch_adapter.with_numbers((args, kwargs)))
+
     def _meta(self, number: int) -> dict[str, Any]:
         if number not in self._metas:
             self._metas[number] = _meta(self.record, self.record.by_number[number])
@@ -164,9 +173,7 @@ def _meta(record: CaptureRecord, node: AutogradNode) -> dict[str, Any]:
     call = f"{node.name} (NodeCall {node.number})"
     where = ""
     if node.line is not None:
-        where = (
-            f'  File "{node.line.file}", line {node.line.line}, in {node.module or "forward"}\n    {node.line.text}\n'
-        )
+        where = f'  File "{node.line.file}", line {node.line.line}, in forward\n    {node.line.text}\n'
     meta: dict[str, Any] = {
         META: {
             "autograd_node": node.number,
@@ -212,6 +219,12 @@ def _refusal(tracing: _Tracing, error: Exception, *, symbolic: bool) -> CabwErro
             expected="ops that compute their outputs' shapes without values",
             try_="torch.library.register_fake for an op of your own",
         )
+    if COMPILED in text:
+        return CabwError(
+            f"{head} calls a compiled function, whose kernels cannot be traced",
+            expected="backwards that run ops; the backward of a compiled region is lowered as its graph",
+            try_='hooks="drop" where it is a hook; a checkpoint around code that is not compiled',
+        )
     if any(word in text for word in LEAVES_TORCH):
         return CabwError(
             f"{head} leaves torch: {type(error).__name__}: {_first_line(error)}",
@@ -230,6 +243,12 @@ def _refusal(tracing: _Tracing, error: Exception, *, symbolic: bool) -> CabwErro
         try_="cap.replay(), which runs on real tensors: where it fails too, it is not the lowering",
     )
 
+
+COMPILED = "symbolically trace a dynamo-optimized function"
+"""What Dynamo says where a compiled function is called in a trace."""
+
+NUMBERS_ALONE = "isIntList()"
+"""What PyTorch says where C++ unpacks a node's arguments and takes no symbolic size (UpsampleBilinear2DBackward0)."""
 
 LEAVES_TORCH = (
     "not supported for tensor subclasses",  # .numpy(), .tolist()

@@ -7,11 +7,14 @@ range is noted, so that the node can be found that first makes a NaN or an infin
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from cabw_viz.kept import Fingerprint, Gradient, Kept, can_be_fingerprinted, fingerprint, same_bits
+from cabw_viz.live import version_of
 from cabw_viz.record.divergence import Difference, Range
 from cabw_viz.record.kinds import GOOD
 from cabw_viz.replay.compare import Tolerance, compare, plain, tolerance_for
@@ -24,14 +27,63 @@ class Judged:
     """A gradient of the candidate against the reference's."""
 
     difference: Difference
-    reference: Range | None
-    """None where the reference has none, or its range was not looked at."""
-    candidate: Range | None
+    finite: tuple[bool, bool]
+    """Whether no element is a NaN or an infinity, in the reference and in the candidate."""
+    ranges: tuple[Range | None, Range | None] | None = None
+    """Of the reference and the candidate, None for a side without; None where both are as they were kept."""
 
     @property
     def agrees(self) -> bool:
         """Whether the two are the same, bit by bit or by the tolerance."""
         return self.difference.verdict in GOOD
+
+
+ALIKE = Judged(Difference("bitwise", 0.0, 0.0), (True, True))
+ALIKE_NOT_FINITE = Judged(Difference("bitwise", 0.0, 0.0, "not finite, alike on both sides"), (False, False))
+
+
+class _Known:
+    """Memory that was found to be the same on both sides, so that views of it need not be read again.
+
+    A storage is known by a weak reference: a new one in the place of an old one is not taken for it.
+    """
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, tuple[Any, Any, int, int, int, int]] = {}
+
+    def add(self, reference: torch.Tensor, candidate: torch.Tensor) -> None:
+        """Note that two tensors hold the same finite numbers."""
+        if candidate.is_contiguous() and not candidate.is_inference():
+            storages = reference.untyped_storage(), candidate.untyped_storage()
+            self._pairs[storages[0].data_ptr()] = (
+                *map(weakref.ref, storages),
+                reference.storage_offset(),
+                candidate.storage_offset(),
+                candidate.numel(),
+                version_of(candidate) or 0,
+            )
+
+    def holds(self, reference: torch.Tensor, candidate: torch.Tensor) -> bool:
+        """Whether two tensors are the same view of memory that is the same."""
+        if not self._pairs or reference.layout is not torch.strided or type(candidate) is not torch.Tensor:
+            return False
+        ours, theirs = reference.untyped_storage(), candidate.untyped_storage()
+        pair = self._pairs.get(ours.data_ptr())
+        if pair is None or pair[0]() is not ours or pair[1]() is not theirs or version_of(candidate) != pair[5]:
+            return False
+        alike = reference.dtype is candidate.dtype and reference.stride() == candidate.stride()
+        starts = reference.storage_offset() - pair[2], candidate.storage_offset() - pair[3]
+        if not alike or reference.shape != candidate.shape or starts[0] != starts[1] or starts[0] < 0:
+            return False
+        steps = zip(candidate.shape, candidate.stride(), strict=True)
+        return starts[0] + sum((size - 1) * step for size, step in steps) < pair[4] and 0 not in candidate.shape
+
+
+class _Nothing(_Known):
+    """No memory is known, for it may be written to behind the version counter."""
+
+    def add(self, reference: torch.Tensor, candidate: torch.Tensor) -> None:
+        """Note nothing."""
 
 
 @dataclass
@@ -49,8 +101,11 @@ class NodeJudge:
     across: bool = False
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
     """The tolerance that was used for each dtype."""
-    count: int = 0
-    """How many gradients were judged."""
+    rereads: bool = False
+    """Whether a view is read again although all of the memory behind it was found to be the same."""
+
+    def __post_init__(self) -> None:
+        self.known = _Nothing() if self.rereads else _Known()
 
     @property
     def given(self) -> bool:
@@ -61,16 +116,18 @@ class NodeJudge:
         """Judge one gradient; None where neither side has one."""
         if reference is None and candidate is None:
             return None
-        self.count += 1
         if reference is None or candidate is None:
             return self._one_sided(reference, candidate)
         if isinstance(reference, Fingerprint):
             return self._by_fingerprint(reference, candidate)
-        if same_bits(reference.value, candidate):
-            found = range_of(candidate)
-            note = "not finite, alike on both sides" if not is_finite(found) else ""
-            return Judged(Difference("bitwise", 0.0, 0.0, note), found, found)
-        return self._by_value(reference, candidate)
+        if self.known.holds(reference.value, candidate):
+            return ALIKE
+        if not same_bits(reference.value, candidate):
+            return self._by_value(reference, candidate)
+        if not all_finite(candidate):
+            return ALIKE_NOT_FINITE
+        self.known.add(reference.value, candidate)
+        return ALIKE
 
     def tolerance(self, *dtypes: torch.dtype) -> Tolerance:
         """The tolerance for the coarsest of some dtypes."""
@@ -83,10 +140,11 @@ class NodeJudge:
         """A gradient that one side alone has. Zeros are as good as none: a formula may or may not make them."""
         kept = reference.value if isinstance(reference, Gradient) else candidate
         found = range_of(kept) if kept is not None else None
-        sides = (None, found) if reference is None else (found, None)
+        finite = found is None or is_finite(found)
+        flags, sides = ((True, finite), (None, found)) if reference is None else ((finite, True), (found, None))
         if found == EMPTY:
-            return Judged(Difference("bitwise", 0.0, 0.0, "zeros on one side, none on the other"), *sides)
-        return Judged(Difference("unexpected" if reference is None else "missing"), *sides)
+            return Judged(Difference("bitwise", 0.0, 0.0, "zeros on one side, none on the other"), flags, sides)
+        return Judged(Difference("unexpected" if reference is None else "missing"), flags, sides)
 
     def _by_value(self, reference: Gradient, candidate: torch.Tensor) -> Judged:
         expected, found = plain(reference.value), plain(candidate)
@@ -94,29 +152,29 @@ class NodeJudge:
             expected, found = brought_together(expected, found)
         ranges = range_of(expected), range_of(found)
         if expected.shape == found.shape and expected.dtype == found.dtype and not all(map(is_finite, ranges)):
-            return Judged(_not_finite(expected, found), *ranges)
+            return _ranged(_not_finite(expected, found), *ranges)
         tolerance = self.tolerance(expected.dtype)
         row = compare("", Gradient(expected, None), Gradient(found, None), tolerance)
-        return Judged(Difference(row.verdict, row.max_abs_err, row.max_rel_err, row.note), *ranges)
+        return _ranged(Difference(row.verdict, row.max_abs_err, row.max_rel_err, row.note), *ranges)
 
     def _by_fingerprint(self, reference: Fingerprint, candidate: torch.Tensor) -> Judged:
         expected = Range(reference.low, reference.high)
         found = candidate.detach()
         if tuple(found.shape) != reference.shape or not can_be_fingerprinted(found):
             note = f"shape: {reference.shape} | {tuple(found.shape)}"
-            return Judged(Difference("metadata", note=note), expected, range_of(plain(found)))
+            return _ranged(Difference("metadata", note=note), expected, range_of(found))
         if found.dtype != reference.dtype and not self.across:
             note = f"dtype: {reference.dtype} | {found.dtype}"
-            return Judged(Difference("metadata", note=note), expected, range_of(found))
+            return _ranged(Difference("metadata", note=note), expected, range_of(found))
         theirs = fingerprint(found)
         actual = Range(theirs.low, theirs.high)
         if theirs.dtype == reference.dtype and theirs.hash == reference.hash:
-            return Judged(Difference("bitwise", 0.0, 0.0, "by fingerprint"), expected, actual)
+            return _ranged(Difference("bitwise", 0.0, 0.0, "by fingerprint"), expected, actual)
         counts = (reference.nans, reference.infinities), (theirs.nans, theirs.infinities)
         if counts[0] != counts[1] or any(counts[0]):
             note = f"by fingerprint: {sum(counts[0])} elements of the reference not finite, {sum(counts[1])} here"
-            return Judged(Difference("nonfinite", note=note), expected, actual)
-        return Judged(self._samples(reference, theirs), expected, actual)
+            return _ranged(Difference("nonfinite", note=note), expected, actual)
+        return _ranged(self._samples(reference, theirs), expected, actual)
 
     def _samples(self, reference: Fingerprint, candidate: Fingerprint) -> Difference:
         """The difference as far as samples, range and norm tell it: it is no smaller than that."""
@@ -133,6 +191,10 @@ class NodeJudge:
         largest = max(apart, default=0.0)
         relative = largest / scale if scale else (math.inf if largest else 0.0)
         return Difference("mismatch" if outside else "within_tolerance", largest, relative, "by fingerprint")
+
+
+def _ranged(difference: Difference, reference: Range, candidate: Range) -> Judged:
+    return Judged(difference, (is_finite(reference), is_finite(candidate)), (reference, candidate))
 
 
 def _not_finite(expected: torch.Tensor, found: torch.Tensor) -> Difference:
@@ -174,6 +236,12 @@ def range_of(tensor: torch.Tensor) -> Range:
         return EMPTY
     low, high = torch.aminmax(tensor)
     return Range(float(low), float(high))
+
+
+def all_finite(tensor: torch.Tensor) -> bool:
+    """Whether no element is a NaN or an infinity: such a one makes the sum one, as a sum that is too large is."""
+    total = tensor.sum().item()
+    return abs(total) < math.inf or is_finite(range_of(tensor))
 
 
 def is_finite(found: Range) -> bool:

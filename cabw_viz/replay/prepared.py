@@ -14,6 +14,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.live import Arguments, LiveCapture, Surroundings
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.held_elsewhere import check_held, with_unpacking
+from cabw_viz.replay.left_alone import gradients_left_alone
 from cabw_viz.replay.moving import Moving
 from cabw_viz.replay.one_dtype import Elsewhere
 from cabw_viz.replay.rewriting import moved_graph
@@ -59,6 +60,7 @@ class Prepared:
         with ExitStack() as stack:
             stack.enter_context(replace(self.surroundings, autocast=autocast).restored())
             stack.enter_context(torch_adapter.compiled_autograd_off())
+            stack.enter_context(gradients_left_alone())
             stack.enter_context(_random_numbers_kept(self.target.device))
             if self.elsewhere is not None:
                 stack.enter_context(self.elsewhere)

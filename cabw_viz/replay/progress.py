@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,25 @@ PATIENCE = 2.0
 """Seconds before a bar appears."""
 EVERY = 32
 """Steps between two looks at the clock."""
+
+
+OFTEN = 0.2
+"""Seconds between two reports to who listens instead."""
+
+Listener = Callable[[str, int, int], None]
+"""Hears a label, the steps done, and how many there are."""
+
+_listener: ContextVar[Listener | None] = ContextVar("cabw_viz_progress", default=None)
+
+
+@contextmanager
+def heard_by(listener: Listener) -> Iterator[None]:
+    """Within the block, progress is told to this function and shown nowhere else."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 class Progress:
@@ -29,12 +51,18 @@ class Progress:
         self._steps, self._shown = 0, 0
         self._start = time.perf_counter()
         self._bar: Any = None
-        self._off = not _somebody_looks()
+        self._listener, self._told = _listener.get(), self._start
+        self._off = self._listener is None and not _somebody_looks()
 
     def step(self) -> None:
         """One step more."""
         self._steps += 1
         if self._off or self._steps % EVERY:
+            return
+        if self._listener is not None:
+            if (now := time.perf_counter()) - self._told > OFTEN:
+                self._told = now
+                self._listener(self._what, self._steps, self._total)
             return
         if self._bar is None and time.perf_counter() - self._start > PATIENCE:
             self._bar = _bar(self._total, self._what)

@@ -28,9 +28,9 @@ class Rounding(torch_adapter.UnnoticedMode):
         given = [leaf for leaf in torch_adapter.tree_leaves((args, kwargs or {})) if isinstance(leaf, torch.Tensor)]
         returned = func(*args, **(kwargs or {}))
         backward = torch_adapter.backward_is_running() and not torch.is_grad_enabled()
-        if _rounds(func) and (backward or any(tensor.requires_grad for tensor in given)):
+        if rounds(func) and (backward or any(tensor.requires_grad for tensor in given)):
             for tensor in torch_adapter.tree_leaves(returned):
-                if type(tensor) is torch.Tensor and tensor.dtype in DEFAULTS and not _shares_memory(tensor, given):
+                if type(tensor) is torch.Tensor and tensor.dtype in DEFAULTS and not shares_memory(tensor, given):
                     self._dtypes.add(tensor.dtype)
                     tensor.mul_(1 + self._signs(tensor) * torch.finfo(tensor.dtype).eps)
         return returned
@@ -40,12 +40,12 @@ WHOLE = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn", "floor_divi
 """Operators whose results are whole numbers, from which indices are made."""
 
 
-def _rounds(operator: Any) -> bool:
+def rounds(operator: Any) -> bool:
     """Whether an operator makes new tensors, with elements that another kernel might round otherwise."""
     return torch_adapter.returns_new_tensors(operator) and str(operator).split(".")[1] not in WHOLE
 
 
-def _shares_memory(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
+def shares_memory(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
     """Whether a tensor lies where another does, which some operators do without saying so (`_unsafe_view`)."""
     own = _address(tensor)
     return own is None or any(_address(other) == own for other in others)

@@ -41,6 +41,7 @@ class Collecting(torch.fx.Interpreter):
         self.rows = dict(zip((node.name for node in graph.graph.nodes), record.graph_nodes, strict=True))
         self.current: torch.fx.Node | None = None
         self.progress = NO_PROGRESS
+        self.target = HERE
         self.collected: dict[int, Any] = {}
         """Gradient by number of the accumulate node, or of the node whose entering gradient was wanted."""
 
@@ -71,6 +72,14 @@ class Collecting(torch.fx.Interpreter):
 
     def failure(self, error: Exception) -> CabwError:
         """What to raise for an error of the run."""
+        if self.target.moves:
+            return CabwError(
+                f"this graph cannot be run {self.target.words}: "
+                f"{self.place()} raised {type(error).__name__}: {said(error)}",
+                expected="kernels for that device and dtype, and code that uses no tensors but those that it saved: "
+                "what a custom Function or a hook takes from elsewhere stays as it is",
+                try_="cap.replay(), which runs it where and as it was captured",
+            )
         return CabwError(
             "PyTorch cannot run this graph again outside of the engine: "
             f"{self.place()} raised {type(error).__name__}: {said(error)}",
@@ -162,6 +171,7 @@ def interpreted(
 ) -> dict[int, torch.Tensor]:
     """Run a graph that is ready in an interpreter of some kind."""
     interpreter = interpreter_type(ready.graph, record, hooks)
+    interpreter.target = ready.target
     with (
         memory_given_back(lambda: f"{interpreter.place()} was running", ready.target.device),
         Progress(len(record.graph_nodes), "replay") as interpreter.progress,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
 from cabw_viz.live import Arguments
-from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.model import AutogradNode, CaptureRecord, LiftedUse
 from cabw_viz.replay.runner import input_label
+
+_DIMENSION = re.compile(r"\[\d+\]$|, dimension \d+$")
+"""What tells the dimension in a size's meaning: `self_sym_sizes[0]`, `gradient 1, dimension 0`."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,9 @@ class Slot:
     value: Any
     """In the captured call: a tensor without history, or an int."""
     fixed: bool = False
-    """Whether its sizes are the model's own: a parameter, or a view of one."""
+    """Whether its sizes are the model's own: a parameter or a view of one; a size of a parameter's gradient."""
+    place: tuple[Any, ...] = ()
+    """For a size: its dimension and the shape that it belongs to, or what else it is."""
 
 
 def slots(record: CaptureRecord, arguments: Arguments) -> list[Slot]:
@@ -39,17 +46,64 @@ def slots(record: CaptureRecord, arguments: Arguments) -> list[Slot]:
         if isinstance(tensor, torch.Tensor) and not _only_accumulated(record, row.graph_node):
             label = input_label(record, row)
             label = label.removeprefix(f"inputs[{row.index}] ")
-            found.append(Slot(f"inputs_{row.index}", label, tensor.detach(), _is_parameter(tensor)))
-    meanings = {
-        use.size: f"{use.meaning} of {node.name} (#{node.number})"
-        for node in reversed(record.autograd_nodes)
-        for use in node.lifted
-    }
-    for index, size in enumerate(arguments.sizes):
-        found.append(Slot(f"sizes_{index}", meanings.get(index, ""), size_of(size)))
+            found.append(Slot(f"inputs_{row.index}", label, _detached(tensor, label), _is_parameter(tensor)))
+    found += _sizes(record, arguments)
     for index, tensor in enumerate(packed_tensors(arguments)):
         found.append(Slot(f"packed_{index}", f"{tuple(tensor.shape)}, packed by a hook", tensor.detach()))
     return found
+
+
+def _sizes(record: CaptureRecord, arguments: Arguments) -> Iterator[Slot]:
+    """The lifted sizes. One that many nodes use is told, and placed, by the first."""
+    parameters = _accumulated_parameters(record, arguments)
+    described: dict[int, tuple[str, bool, tuple[Any, ...]]] = {}
+    for node in record.autograd_nodes:
+        shapes: dict[str, list[LiftedUse]] = {}
+        for use in node.lifted:
+            shapes.setdefault(_DIMENSION.sub("", use.meaning), []).append(use)
+        for field, uses in shapes.items():
+            values = tuple(use.value for use in uses)
+            fixed = _goes_to(record, node, field, values) in parameters
+            for dimension, use in enumerate(uses):
+                shape = "stride" not in field and _DIMENSION.search(use.meaning) is not None
+                place = (dimension, *values) if shape else (field, dimension, *values)
+                described.setdefault(use.size, (f"{use.meaning} of {node.name} (#{node.number})", fixed, place))
+    for index, size in enumerate(arguments.sizes):
+        label, fixed, place = described.get(index, ("", False, ("size", index)))
+        yield Slot(f"sizes_{index}", label, size_of(size), fixed, place)
+
+
+def _accumulated_parameters(record: CaptureRecord, arguments: Arguments) -> set[int]:
+    """Numbers of the nodes that accumulate into an nn.Parameter."""
+    return {
+        number
+        for row in record.inputs
+        if isinstance(arguments.inputs[row.index], torch.nn.Parameter)
+        for user in record.graph_nodes[row.graph_node].users
+        if record.graph_nodes[user].kind == "accumulate_grad"
+        and (number := record.graph_nodes[user].autograd_node) is not None
+    }
+
+
+def _goes_to(record: CaptureRecord, node: AutogradNode, field: str, shape: tuple[int, ...]) -> int | None:
+    """The accumulation that a gradient goes to, itself or with its dimensions in another order; None for others."""
+    if not field.startswith("gradient "):
+        return None
+    output = int(field.removeprefix("gradient "))
+    while True:
+        edge = next((each for each in node.edges if each.output == output), None)
+        target = None if edge is None else record.by_number.get(edge.target)
+        if target is None:
+            return None
+        if target.leaf is not None:
+            return target.number if sorted(record.leaves[target.leaf].shape) == sorted(shape) else None
+        if not target.name.startswith(REORDERING):
+            return None
+        node, output = target, 0
+
+
+REORDERING = ("TBackward", "TransposeBackward", "PermuteBackward")
+"""Nodes whose forward op gives dimensions another order."""
 
 
 def put_back(arguments: Arguments, given: Sequence[Slot], values: Sequence[Any]) -> Arguments:
@@ -62,6 +116,16 @@ def put_back(arguments: Arguments, given: Sequence[Slot], values: Sequence[Any])
         sizes=[by_name[f"sizes_{index}"] for index in range(len(arguments.sizes))],
         packed_data=torch_adapter.tree_map_only(torch.Tensor, lambda _: next(packed), arguments.packed_data),
     )
+
+
+def _detached(tensor: torch.Tensor, label: str) -> torch.Tensor:
+    try:
+        return tensor.detach()
+    except RuntimeError as error:
+        raise CabwError(
+            f"an input {label} cannot be used any more: {str(error).partition(' and ')[0]}",
+            expected="tensors that outlive the call; those inside torch.func.vmap and grad do not",
+        ) from error
 
 
 def size_of(size: Any) -> int:

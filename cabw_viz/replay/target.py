@@ -33,6 +33,17 @@ class Target:
         return self.backend != EAGER
 
     @property
+    def moves(self) -> bool:
+        """Whether the graph is to run on a certain device or in a certain dtype."""
+        return self.device is not None or self.dtype is not None
+
+    @property
+    def words(self) -> str:
+        """`on cuda:0 in torch.float64`; empty where the graph stays as it is."""
+        device = "" if self.device is None else f"on {self.device}"
+        return " ".join(filter(None, (device, "" if self.dtype is None else f"in {self.dtype}")))
+
+    @property
     def backend_name(self) -> str:
         """What to call the backend."""
         if isinstance(self.backend, str):
@@ -65,7 +76,7 @@ def target_named(
             expected="float64, float32, bfloat16 or float16; complex numbers follow in the same precision",
         )
     return Target(
-        None if device is None else device_named(device),
+        None if device is None else torch.empty(0, device=device_named(device)).device,  # `cuda:0` for `cuda`
         named,
         EAGER if backend == EAGER else backend_named(backend),
     )

@@ -31,7 +31,7 @@ class Times:
     """What timing a graph came to."""
 
     seconds: tuple[float | None, ...]
-    """By autograd node, as in the record; None for those of which the graph runs nothing: accumulations are left out."""
+    """By autograd node, as in the record; None for those of which the graph runs nothing, as it does not accumulate."""
     run: float
     """Seconds of the quickest whole run, the interpreter's own part included."""
 
@@ -95,23 +95,34 @@ def time_nodes(
     Raises:
         CabwError: as `replay`, and where `repeats` is no count.
     """
+    check_repeats(repeats)
+    runs = [_timed_run(record, live, hooks, target) for _ in range(repeats)]
+    best: dict[int, float] = {}
+    for spent, _ in runs:
+        for number, seconds in spent.items():
+            best[number] = min(best.get(number, seconds), seconds)
+    return Times(tuple(best.get(node.number) for node in record.autograd_nodes), min(whole for _, whole in runs))
+
+
+def check_repeats(repeats: Any) -> None:
+    """Raise a CabwError for what is no number of runs."""
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise CabwError(f"repeats={repeats!r}", expected="a whole number from 1", try_="cap.times(repeats=3)")
-    best: dict[int, float] = {}
-    shortest = float("inf")
-    for _ in range(repeats):
-        made: list[_Timing] = []
 
-        def timing(graph: torch.fx.GraphModule, record: CaptureRecord, hooks: HookPolicy) -> _Timing:
-            made.append(_Timing(graph, record, hooks))  # noqa: B023  # called before the next round
-            return made[-1]  # noqa: B023  # as above
 
-        start = time.perf_counter()
-        run(record, live, timing, hooks, target)
-        shortest = min(shortest, time.perf_counter() - start)
-        for number, seconds in made[0].spent.items():
-            best[number] = min(best.get(number, seconds), seconds)
-    return Times(tuple(best.get(node.number) for node in record.autograd_nodes), shortest)
+def _timed_run(
+    record: CaptureRecord, live: LiveCapture, hooks: HookPolicy, target: Target
+) -> tuple[dict[int, float], float]:
+    """Seconds by number of the autograd node, and of the whole run."""
+    made: list[_Timing] = []
+
+    def timing(*args: Any) -> _Timing:
+        made.append(_Timing(*args))
+        return made[-1]
+
+    start = time.perf_counter()
+    run(record, live, timing, hooks, target)
+    return made[0].spent, time.perf_counter() - start
 
 
 def _nothing() -> None:
@@ -120,17 +131,15 @@ def _nothing() -> None:
 
 def _waiting(inputs: Iterable[Any]) -> Callable[[], None]:
     """What waits until the accelerators that tensors are on have done all that they were told."""
-    devices = dict.fromkeys(
-        tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.device.type in ACCELERATORS
-    )
+    accelerator = torch.accelerator.current_accelerator()
+    kind = None if accelerator is None else accelerator.type
+    tensors = (each for each in inputs if isinstance(each, torch.Tensor))
+    devices = dict.fromkeys(each.device for each in tensors if each.device.type == kind)
     if not devices:
         return _nothing
-    return lambda: [torch.accelerator.synchronize(device) for device in devices] and None
 
+    def wait() -> None:
+        for device in devices:
+            torch.accelerator.synchronize(device)
 
-def _accelerators() -> frozenset[str]:
-    found = torch.accelerator.current_accelerator()
-    return frozenset() if found is None else frozenset({found.type})
-
-
-ACCELERATORS = _accelerators()
+    return wait

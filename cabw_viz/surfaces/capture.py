@@ -17,7 +17,9 @@ from cabw_viz.replay import parity as parity_of
 from cabw_viz.replay.lowered_nodes import lowered_nodes
 from cabw_viz.replay.lowering import lower
 from cabw_viz.replay.runner import HookPolicy, replay
+from cabw_viz.replay.sides import Asked
 from cabw_viz.replay.target import target_named
+from cabw_viz.replay.timing import time_nodes
 from cabw_viz.surfaces.divergence import DivergenceReport
 from cabw_viz.surfaces.report import ParityReport
 from cabw_viz.tracing.recorder import Captured
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from cabw_viz.record.comparison import Comparison
     from cabw_viz.record.divergence import Divergence
     from cabw_viz.replay.lowered import Lowered
-    from cabw_viz.surfaces.inspector import Contents, Inspector
+    from cabw_viz.surfaces.inspector import Contents, Inspector, Shown
 
 
 class Capture:
@@ -146,12 +148,12 @@ class Capture:
         again unless `hooks="drop"`, and `hooks="refuse"` raises if there are any.
 
         Args:
-            device: where; anything that torch names, or `auto` for the current accelerator. None: where it was captured.
+            device: where; anything torch names, or `auto` for the current accelerator. None: where it was captured.
             dtype: in what floating dtype, such as `"float64"`; complex numbers follow. This is the backward of the
                 saved forward in that dtype: the forward is not run again. None: as it was captured.
             backend: `eager` interprets the graph, op by op. `aot_eager`, `inductor` or another name that torch.compile
                 knows, and a function `(graph, example_inputs)`, compile it. A function of the graph alone is a compiler
-                as compiled autograd takes it; what it returns is called with inputs, sizes, scalars, hooks, packed data.
+                as compiled autograd has it; what it returns is called with inputs, sizes, scalars, hooks, packed data.
             hooks: `run`, `drop` or `refuse`.
 
         Returns:
@@ -180,8 +182,8 @@ class Capture:
     ) -> ParityReport:
         """Run the captured graph again, anywhere, and compare its gradients with those of the user's own run.
 
-        What is outside the tolerance is judged by rounding: it is `within_noise` if the candidate is about as far from a
-        float64 run of the same graph as the reference is, and a `mismatch` otherwise.
+        What is outside the tolerance is judged by rounding: it is `within_noise` if neither side is further from a
+        float64 run of the same graph than rounding takes it, and a `mismatch` otherwise.
 
         Args:
             device: see `replay`.
@@ -200,12 +202,12 @@ class Capture:
             CabwError: as `replay`, and where the user's own run left no reference.
         """
         target = target_named(device, dtype, backend)
-        asked = parity_of.Asked(hooks, rtol, atol, target, exact, tuple(measures))
+        asked = Asked(hooks, rtol, atol, target, exact, tuple(measures))
         comparison = parity_of.parity(self.record, self._captured.live, asked)
         self.compared = comparison
         return ParityReport(comparison)
 
-    def divergence(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
+    def divergence(
         self,
         *,
         device: str | torch.device | None = None,
@@ -256,8 +258,8 @@ class Capture:
             hooks: `run` traces through them: Python code of hooks and custom Functions runs once, now, on stand-ins
                 for tensors; `drop` leaves hooks out; `refuse` raises if there are any.
             symbolic: False makes every size a number, for ops that insist on it.
-            tied: take for equal the sizes that were equal in the captured call. False assumes only what must be,
-                and takes several times as long.
+            tied: take what had one shape in the captured call to have one shape. False assumes only what must be, and
+                takes several times as long.
 
         Raises:
             CabwError: it cannot be lowered; names the autograd node and the reason.
@@ -265,6 +267,30 @@ class Capture:
         lowered = lower(self.record, self.live, hooks=hooks, symbolic=symbolic, tied=tied)
         self._captured.record = replace(self.record, lowered=lowered_nodes(lowered))
         return lowered
+
+    def times(
+        self, repeats: int = 3, device: str | torch.device | None = None, *, hooks: HookPolicy = "run"
+    ) -> pd.DataFrame:
+        """Run the captured graph again with a clock; a row for each autograd node, the slowest first.
+
+        Measured is each node's call in the graph, run op by op on eager kernels: with PyTorch's way from Python into
+        C++, without the interpreter's own part, and without accumulation into `.grad`, which a replay leaves out.
+        It is not the time that the engine took in your own run. The record keeps the seconds (`node_seconds`).
+
+        Args:
+            repeats: how many runs, of which each node's best counts. Hooks run again in each.
+            device: where to run it; None for where it was captured. Accelerators are waited for after each node.
+            hooks: see `replay`.
+
+        Returns:
+            `name`, `module`, `line`, `seconds`, and `share` of the sum; NaN for nodes of which the graph runs nothing.
+
+        Raises:
+            CabwError: as `replay`, and where `repeats` is no count.
+        """
+        times = time_nodes(self.record, self.live, repeats=repeats, hooks=hooks, target=target_named(device))
+        self._captured.record = replace(self.record, node_seconds=times.seconds)
+        return tables.time_frame(self.record)
 
     def touches(self) -> pd.DataFrame:
         """A row for every piece of metadata that was read, and by whom; `count` says how often.
@@ -314,15 +340,16 @@ class Capture:
         Raises:
             CabwError: it cannot be written there.
         """
-        page = inspector_page("cabw_viz: capture", [self.record], (), comparisons([self]), cell_files())
+        found = comparisons([self]), divergences([self])
+        page = inspector_page("cabw_viz: capture", [self.record], (), *found, cell_files())
         return written(path, page)
 
     def _contents(self) -> Contents:
         from cabw_viz.surfaces.inspector import Contents
 
-        return Contents([self.record], (), [self], comparisons([self]))
+        return Contents([self.record], (), [self], comparisons([self]), divergences([self]))
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, object]:
+    def _repr_mimebundle_(self, **_: object) -> Shown:
         from cabw_viz.surfaces.inspector import widget_view
 
         return widget_view(self._contents)
@@ -334,6 +361,11 @@ class Capture:
 def comparisons(captures: Sequence[Capture]) -> dict[int, Comparison]:
     """What `parity()` came to, by the capture's place; captures without are absent."""
     return {index: cap.compared for index, cap in enumerate(captures) if cap.compared is not None}
+
+
+def divergences(captures: Sequence[Capture]) -> dict[int, Divergence]:
+    """What `divergence()` came to, likewise."""
+    return {index: cap.diverged for index, cap in enumerate(captures) if cap.diverged is not None}
 
 
 def written(path: str | Path, text: str) -> Path:

@@ -18,6 +18,9 @@ from cabw_viz.analysis.touches import PHASES, summary
 from cabw_viz.errors import CabwError
 from cabw_viz.surfaces.shelf import Shelf
 
+EAGER = "eager"
+MEASURES = ("cosine", "ulp", "rms")
+
 RUNS = ("eager", "compiled")
 HOOKS = ("run", "drop", "refuse")
 TRACED = tuple(level for level in LEVELS if level != "aten")
@@ -31,6 +34,17 @@ def only(text: str) -> int | slice:
         return numbers[0] if len(numbers) == 1 and numbers[0] is not None else slice(*numbers)
     except (ValueError, TypeError):
         raise ArgumentTypeError(f"{text!r} is neither a number nor a range such as 10:12") from None
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """`--measures`: names with commas between."""
+    return tuple(name for name in text.split(",") if name)
+
+
+def place(options: Namespace) -> dict[str, Any]:
+    """Where and how a graph is to be run again, as `cap.replay` and its like take it."""
+    given = {name: getattr(options, name) for name in ("device", "dtype", "backend")}
+    return {name: value if value is None else unquoted(value) for name, value in given.items()}
 
 
 def variable(text: str) -> str:
@@ -57,6 +71,16 @@ def _level(levels: Sequence[Level]) -> Any:
     )
 
 
+_DEVICE = argument("--device", metavar="D", help="run the graph again on this device: cuda, cuda:1, auto, cpu")
+_DTYPE = argument("--dtype", metavar="T", help="run the graph again in this dtype: float64, float32, bfloat16")
+_BACKEND = argument(
+    "--backend",
+    metavar="B",
+    default=EAGER,
+    help="run the graph again by eager (default), or compiled by aot_eager, inductor or another backend",
+)
+
+
 @magic_arguments("%cabw")
 @argument("--model", metavar="EXPR", help="names the leaves: a module, or a mapping of names to tensors")
 @argument(
@@ -69,6 +93,9 @@ def _level(levels: Sequence[Level]) -> Any:
 @argument("--only", metavar="N", type=only, help="which backward calls to capture: 0, or a range such as 10:12")
 @argument("--snapshot", action="store_true", help="copy the inputs, so that the cell may step an optimizer")
 @argument("--parity", action="store_true", help="then compare every capture with the cell's own run")
+@_DEVICE
+@_DTYPE
+@_BACKEND
 @_level(TRACED)
 @argument("--name", metavar="NAME", type=variable, help="the variable that gets the session")
 def cell(options: Namespace) -> Namespace:
@@ -77,7 +104,8 @@ def cell(options: Namespace) -> Namespace:
     With --name the session is bound to that variable before the cell runs, as
     `with cabw_viz.capture(...) as NAME` does it. Without, it is kept until the
     next such cell, which closes it. After an error in the cell, what was
-    captured until then is kept too.
+    captured until then is kept too. --device, --dtype and --backend say where
+    and how the graph is run again for --parity, and ask for it.
     """
     return options
 
@@ -118,6 +146,18 @@ def graph(shelf: Shelf, options: Namespace) -> object:
 
 
 @magic_arguments("cabw parity")
+@_DEVICE
+@_DTYPE
+@_BACKEND
+@argument(
+    "--measures",
+    metavar="M",
+    type=listed,
+    default=(),
+    help=f"further columns, with commas between: {', '.join(MEASURES)}",
+)
+@argument("--exact", action="store_true", help="also show both sides' errors against a float64 run")
+@argument("--save", metavar="PATH", help="write the report to PATH instead: csv, html, svg or txt")
 @argument("--rtol", type=float, help="relative tolerance, with --atol; default: torch.testing's for the dtype")
 @argument("--atol", type=float, help="tolerance in units of the gradient's largest element, with --rtol")
 @argument(
@@ -131,8 +171,18 @@ def graph(shelf: Shelf, options: Namespace) -> object:
 @_SESSION
 def parity(shelf: Shelf, options: Namespace) -> object:
     """Run a captured graph again and compare its gradients with those of your own run."""
-    capture = shelf.capture(options.session, options.capture)
-    return capture.parity(rtol=options.rtol, atol=options.atol, hooks=options.hooks)
+    report = shelf.capture(options.session, options.capture).parity(
+        **place(options),
+        rtol=options.rtol,
+        atol=options.atol,
+        exact=options.exact or "auto",
+        measures=options.measures,
+        hooks=options.hooks,
+    )
+    if options.save is None:
+        return report
+    print(f"wrote {report.save(unquoted(options.save))}")  # noqa: T201  # as %%writefile does
+    return None
 
 
 @magic_arguments("cabw touches")
@@ -149,6 +199,16 @@ def touches(shelf: Shelf, options: Namespace) -> object:
         print(finding.text)  # noqa: T201  # the sentence above the table
     frame = capture.touches()
     return frame if options.phase is None else frame[frame["phase"] == options.phase]
+
+
+@magic_arguments("cabw times")
+@argument("--repeats", metavar="N", type=int, default=3, help="how many runs, of which each node's best counts")
+@argument("--device", metavar="DEVICE", help="where to run the graph; default: where it was captured")
+@_CAPTURE
+@_SESSION
+def times(shelf: Shelf, options: Namespace) -> object:
+    """Run a captured graph again and show how long each autograd node takes, the slowest first."""
+    return shelf.capture(options.session, options.capture).times(options.repeats, options.device)
 
 
 @magic_arguments("cabw list")
@@ -183,6 +243,7 @@ Command = Callable[[Shelf, Namespace], object]
 COMMANDS: dict[str, Command] = {
     "graph": graph,
     "touches": touches,
+    "times": times,
     "parity": parity,
     "list": list_,
     "close": close,

@@ -14,10 +14,13 @@ import traitlets
 from cabw_viz.errors import CabwError
 from cabw_viz.places import cell_files
 from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, GraphNode
+from cabw_viz.replay.progress import heard_by
 from cabw_viz.surfaces.inspector_tasks import Rerunnable, allowed, choices_of
 from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.inspector.bundle import BUNDLE, STYLE
+from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.inspector.page import NO_CAPTURE
 
 LEVELS = ("module", "autograd", "fx", "aten")
@@ -35,6 +38,8 @@ class Contents:
     captures: Sequence[Rerunnable]
     comparisons: Mapping[int, Comparison]
     """What parity came to so far, by the place of the capture."""
+    divergences: Mapping[int, Divergence]
+    """What the search for the first divergence came to so far, likewise."""
 
 
 class Inspector(anywidget.AnyWidget):
@@ -51,6 +56,7 @@ class Inspector(anywidget.AnyWidget):
     data = traitlets.Bytes().tag(sync=True)
     touches = traitlets.Bytes().tag(sync=True)
     parity = traitlets.Bytes().tag(sync=True)
+    divergence = traitlets.Bytes().tag(sync=True)
     times = traitlets.Bytes().tag(sync=True)
     code = traitlets.Bytes().tag(sync=True)  # empty until the browser asks: it outweighs the graph
     aten = traitlets.Bytes().tag(sync=True)  # the same of the lowered graph
@@ -73,6 +79,7 @@ class Inspector(anywidget.AnyWidget):
         # Weak: ipywidgets keeps every widget that was ever shown, and captures hold tensors.
         self._captures = [weakref.ref(capture) for capture in contents.captures]
         self._comparisons = dict(contents.comparisons)
+        self._divergences = dict(contents.divergences)
         choices = choices_of(contents.captures[0]) if contents.captures else {}
         super().__init__(
             session=findings.pack_session(contents.records, contents.events),
@@ -92,8 +99,7 @@ class Inspector(anywidget.AnyWidget):
 
     @property
     def selected(self) -> AutogradNode | GraphNode | tuple[AutogradNode, ...] | None:
-        """The autograd node that is selected; the graph node, at the levels `fx` and `aten`; all autograd nodes of a
-        selected group; None where nothing is."""
+        """What is selected: an autograd node, a graph node, all autograd nodes of a group; None where nothing is."""
         kind, rest = self.selection[:1], self.selection[1:]
         if kind == "n" and rest.isdecimal():
             return self.record.by_number.get(int(rest))
@@ -132,6 +138,7 @@ class Inspector(anywidget.AnyWidget):
         return {
             "touches": findings.pack_touches(record, index),
             "parity": findings.pack_parity(record, self._comparisons.get(index), index),
+            "divergence": pack_divergence(record, self._divergences.get(index), index),
             "times": findings.pack_times(record, index),
             "data": columns.pack_graph(record, index, cell_files()),
         }
@@ -156,7 +163,13 @@ class Inspector(anywidget.AnyWidget):
     @property
     def _tasks(self) -> dict[str, Callable[..., None]]:
         """What can be computed, by the name of the capture's method."""
-        return {"parity": self._compare, "audit": self._audit, "lower": self._lower, "times": self._time}
+        return {
+            "parity": self._compare,
+            "audit": self._audit,
+            "divergence": self._diverge,
+            "lower": self._lower,
+            "times": self._time,
+        }
 
     def _run(self, what: str, options: dict[str, Any]) -> None:
         """Run a task, and say in the panel how it goes. Nothing it raises is lost in a log that nobody sees."""
@@ -164,7 +177,8 @@ class Inspector(anywidget.AnyWidget):
         start = time.perf_counter()
         try:
             capture = self._live()
-            self._tasks[what](capture, **allowed(capture, what, options))
+            with heard_by(lambda _, done, total: self._told(what, done / max(total, 1))):
+                self._tasks[what](capture, **allowed(capture, what, options))
         except KeyboardInterrupt:
             self.task = {"what": what, "state": "interrupted"}
         except Exception as error:  # noqa: BLE001  # a hook of the user's may raise anything; the panel shows it
@@ -172,6 +186,10 @@ class Inspector(anywidget.AnyWidget):
             self.task = {"what": what, "state": "failed", "error": text}
         else:
             self.task = {"what": what, "state": "done", "seconds": time.perf_counter() - start}
+
+    def _told(self, what: str, share: float) -> None:
+        """How far the run of the graph has come that is under way; a task may need several."""
+        self.task = {"what": what, "state": "running", "share": min(share, 1.0)}
 
     def _live(self) -> Rerunnable:
         found = self._captures[self.capture]() if self._captures else None
@@ -187,6 +205,11 @@ class Inspector(anywidget.AnyWidget):
         comparison = capture.parity(**options).comparison
         self._comparisons[self.capture] = comparison
         self.parity = findings.pack_parity(self.record, comparison, self.capture)
+
+    def _diverge(self, capture: Rerunnable, **options: Any) -> None:
+        divergence = capture.divergence(**options).divergence
+        self._divergences[self.capture] = divergence
+        self.divergence = pack_divergence(self.record, divergence, self.capture)
 
     def _audit(self, capture: Rerunnable, **options: Any) -> None:
         capture.audit(**options)
@@ -204,12 +227,18 @@ class Inspector(anywidget.AnyWidget):
         self.times = findings.pack_times(self.record, self.capture)
 
 
-def widget_view(contents: Callable[[], Contents]) -> dict[str, object]:
+Shown = dict[str, object] | tuple[dict[str, object], dict[str, object]]
+"""What IPython takes for an object's forms: by MIME type, and metadata beside them."""
+
+
+def widget_view(contents: Callable[[], Contents]) -> Shown:
     """The inspector in the form in which a cell shows it; nothing outside of a Jupyter kernel, where no cell could."""
     from IPython.core.getipython import get_ipython
 
     if getattr(get_ipython(), "kernel", None) is None:
         return {}
     bundle = Inspector(contents())._repr_mimebundle_()
-    data = bundle[0] if isinstance(bundle, tuple) else bundle
-    return {MIME: data[MIME]} if data and MIME in data else {}
+    data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+    if not data or MIME not in data:
+        return {}
+    return {MIME: data[MIME]}, metadata  # Colab finds in the metadata what shows widgets

@@ -9,6 +9,7 @@ from typing import Any, Protocol, get_args
 import torch
 
 from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.devices import devices_here
 from cabw_viz.replay.runner import HookPolicy
@@ -26,6 +27,12 @@ class Compared(Protocol):
     comparison: Comparison
 
 
+class Searched(Protocol):
+    """The result of a search for the first divergence."""
+
+    divergence: Divergence
+
+
 class Rerunnable(Protocol):
     """What the inspector asks of a capture that it shows. A method that is absent is not offered."""
 
@@ -40,6 +47,10 @@ class Rerunnable(Protocol):
     @property
     def audit(self) -> Callable[..., object]:
         """Runs the graph watched, and puts what was read into the record."""
+
+    @property
+    def divergence(self) -> Callable[..., Searched]:
+        """Compares what flows into and out of every node."""
 
     @property
     def lower(self) -> Callable[..., object]:

@@ -110,8 +110,8 @@ class CabwMagics(Magics):
             finished = cells.run(self.shell, cell)
         if finished or len(session.events):
             display(session if options.level == LEVELS[0] else Shown(session, options.level))
-        if finished and options.parity:
-            _show_parity(session)
+        if finished and (options.parity or asks_for_parity(options)):
+            _show_parity(session, options)
 
     def _session(self, options: Namespace) -> Session:
         from cabw_viz.surfaces.session import capture
@@ -148,11 +148,16 @@ class Shown:
         return self._session.html(self._level)
 
 
-def _show_parity(session: Session) -> None:
+def asks_for_parity(options: Namespace) -> bool:
+    """Whether a cell says where or how its graph is to be run again."""
+    return options.device is not None or options.dtype is not None or options.backend != commands.EAGER
+
+
+def _show_parity(session: Session, options: Namespace) -> None:
     if not len(session):
         session[0]  # raises, and says what became of the block's backward calls
     for capture in session:
-        display(capture.parity())
+        display(capture.parity(**commands.place(options)))
 
 
 @contextmanager

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cabw_viz.analysis import parity
+from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison, GradientComparison
-from cabw_viz.views import html, tables
+from cabw_viz.views import html, parity_table
+from cabw_viz.views.error_picture import error_picture, standalone
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pandas.io.formats.style import Styler
 
 
 class ParityReport:
-    """Gradients compared, one by one: a coloured table in a notebook, plain text elsewhere."""
+    """Gradients compared, one by one: a coloured table and a picture in a notebook, plain text elsewhere."""
 
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
@@ -21,7 +25,7 @@ class ParityReport:
 
     @property
     def ok(self) -> bool:
-        """True only if there are gradients and every one is `bitwise` or `within_tolerance`."""
+        """True only if there are gradients and every one is `bitwise`, `within_tolerance` or `within_noise`."""
         return parity.ok(self.comparison)
 
     @property
@@ -31,11 +35,87 @@ class ParityReport:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row for each gradient: parameter, verdict, max_abs_err, max_rel_err, shape, dtype, and more."""
-        return tables.parity_frame(self.comparison)
+        """A row for each gradient: `parameter`, `verdict`, the errors, `first` element that differs, and more.
+
+        `max_abs_err`, `max_rel_err`; `reference_err` and `candidate_err` against a float64 run, NaN without one;
+        further measures; `shape`, `dtype`, `elements`, `mismatched`; `first` with its two values, `reference` and
+        `candidate`; `note`.
+        """
+        return parity_table.parity_frame(self.comparison)
+
+    @property
+    def styler(self) -> Styler:
+        """The table as a notebook shows it, for pandas' own ways to render and export it."""
+        return parity_table.parity_styler(self.comparison)
+
+    def picture(self) -> ErrorPicture:
+        """The error of each gradient along the depth of the model; shows itself in a notebook."""
+        return ErrorPicture(self.comparison)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report to a file: `.csv` has the frame, `.txt` the text, `.svg` the picture, `.html` all of it.
+
+        Raises:
+            CabwError: the name ends otherwise, or the file cannot be written.
+        """
+        makers = {
+            ".csv": lambda: self.frame.to_csv(index=False),
+            ".txt": lambda: f"{self!r}\n",
+            ".svg": lambda: standalone(self.picture().svg),
+            ".html": lambda: html.page_html("cabw_viz: parity", html.parity_html(self.comparison)),
+        }
+        target = Path(path)
+        make = makers.get(target.suffix.lower())
+        if make is None:
+            raise CabwError(
+                f"a report cannot be saved as {target.suffix or target.name!r}",
+                expected=", ".join(makers),
+                try_='report.save("parity.csv")',
+            )
+        return _written(target, make())
 
     def __repr__(self) -> str:
-        return tables.parity_text(self.comparison)
+        return parity_table.parity_text(self.comparison)
 
     def _repr_html_(self) -> str:
         return html.parity_html(self.comparison)
+
+
+class ErrorPicture:
+    """The error of each gradient along the depth of the model, as a picture."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+
+    @property
+    def svg(self) -> str:
+        """The picture as SVG; its text and lines take the colour of the page that it stands in."""
+        return error_picture(self._comparison)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture to an `.svg` file.
+
+        Raises:
+            CabwError: the name ends otherwise, or the file cannot be written.
+        """
+        target = Path(path)
+        if target.suffix.lower() != ".svg":
+            raise CabwError(f"this picture cannot be saved as {target.suffix or target.name!r}", expected=".svg")
+        return _written(target, standalone(self.svg))
+
+    def __repr__(self) -> str:
+        return f"<errors of {len(self._comparison.rows)} gradients>"
+
+    def _repr_html_(self) -> str:
+        return html.picture_html(self._comparison)
+
+
+def _written(target: Path, text: str) -> Path:
+    try:
+        target.write_text(text, "utf-8")
+    except OSError as error:
+        raise CabwError(
+            f"{target} cannot be written to: {error.strerror or error}",
+            expected="a path to a file in a folder that is there",
+        ) from error
+    return target

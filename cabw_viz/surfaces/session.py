@@ -9,7 +9,7 @@ from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
 from cabw_viz.places import cell_files
 from cabw_viz.record.model import BackwardCall
-from cabw_viz.surfaces.capture import Capture, comparisons, written
+from cabw_viz.surfaces.capture import Capture, comparisons, divergences, written
 from cabw_viz.tracing.recorder import Recorder
 from cabw_viz.tracing.source_lines import Lines
 from cabw_viz.views import tables
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-    from cabw_viz.surfaces.inspector import Contents, Inspector
+    from cabw_viz.surfaces.inspector import Contents, Inspector, Shown
 
 RUNS = ("eager", "compiled")
 GRADIENTS = ("nodes", "leaves", "none")
@@ -78,7 +78,7 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
         raise CabwError(
             f"capture() got max_bytes={max_bytes!r}",
             expected="a number of bytes from 0",
-            try_="max_bytes=2**30, or gradients=\"leaves\", which keeps no gradients of nodes",
+            try_='max_bytes=2**30, or gradients="leaves", which keeps no gradients of nodes',
         )
     return Session(
         Recorder(
@@ -203,7 +203,8 @@ class Session:
         """
         captures = self._all()
         records, events = [captured.record for captured in captures], self._recorder.events
-        page = inspector_page("cabw_viz: session", records, events, comparisons(captures), cell_files())
+        found = comparisons(captures), divergences(captures)
+        page = inspector_page("cabw_viz: session", records, events, *found, cell_files())
         return written(path, page)
 
     def _contents(self) -> Contents:
@@ -211,9 +212,10 @@ class Session:
 
         captures = self._all()
         records = [captured.record for captured in captures]
-        return Contents(records, tuple(self._recorder.events), captures, comparisons(captures))
+        events = tuple(self._recorder.events)
+        return Contents(records, events, captures, comparisons(captures), divergences(captures))
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, object]:
+    def _repr_mimebundle_(self, **_: object) -> Shown:
         """The inspector where a front end can show one; IPython adds `_repr_html_` and `__repr__` for the others."""
         from cabw_viz.surfaces.inspector import widget_view
 

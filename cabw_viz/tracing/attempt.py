@@ -117,7 +117,7 @@ class Attempt:
             raise AssertionError(problem)
         sizes = extract.lifted_sizes(view, self.notes, arguments)
         inputs = extract.lifted_inputs(view, self.notes, arguments, self.names.known)
-        nodes = extract.complete_nodes(self.nodes, view, self.leaves, hooks)
+        nodes = extract.complete_nodes(self.nodes, view, self.leaves, hooks, self.notes.hooked)
         nodes = self.holding.joined(nodes, inputs, self.input_keys, view)
         # Half-way through a failed trace, saved sizes may be symbols: fields are then named without their values.
         readable = self.walk.nodes if failure is None else ()

@@ -251,9 +251,13 @@ def _lifted(view: GraphView, source: str) -> list[tuple[int, int]]:
 
 
 def complete_nodes(
-    nodes: Sequence[AutogradNode], view: GraphView, leaves: Sequence[Leaf], hooks: Sequence[Any] | None
+    nodes: Sequence[AutogradNode],
+    view: GraphView,
+    leaves: Sequence[Leaf],
+    hooks: Sequence[Any] | None,
+    hooked: Mapping[torch.fx.Node, int],
 ) -> tuple[AutogradNode, ...]:
-    """Autograd nodes with their graph nodes, hooks and leaves filled in."""
+    """Autograd nodes with their graph nodes, hooks and leaves filled in; `hooked` says which gradients hooks see."""
     made: dict[int, list[int]] = {}
     for row in view.nodes:
         if row.autograd_node is not None:
@@ -261,7 +265,8 @@ def complete_nodes(
     on_node: dict[int, list[Hook]] = {}
     for row in view.nodes:
         if row.kind in ("hook", "unpack_hook") and row.autograd_node is not None:
-            hook = _hook(view.fx_nodes[row.ordinal], row.ordinal, hooks)
+            call = view.fx_nodes[row.ordinal]
+            hook = replace(_hook(call, row.ordinal, hooks), input=hooked.get(call))
             on_node.setdefault(row.autograd_node, []).append(hook)
     leaf_of = {leaf.autograd_node: i for i, leaf in enumerate(leaves)}
     return tuple(

@@ -16,6 +16,7 @@ Functions, compiled regions), it may write past it (`gradient.data.mul_(2)`), so
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -57,7 +58,8 @@ class Budget:
 class _Seen(NamedTuple):
     """A gradient at a moment: which tensor, how often written to, and what was kept of it."""
 
-    tensor: int
+    tensor: Callable[[], Any]
+    """A weak reference; the engine keeps a tensor that it has not passed on yet, and its Python object with it."""
     version: int
     kept: Kept
 
@@ -97,6 +99,8 @@ class NodeWatch:
     def watching(self) -> Iterator[None]:
         """A context in which the nodes carry our hooks."""
         handles: list[Any] = []
+        # No hook sees what the engine's root sends.
+        self._sent = dict.fromkeys((edge.target, edge.input) for edge in self.nodes[0].edges)
         try:
             for row, node in zip(self.nodes, self.walk.nodes, strict=True):
                 if node is not ROOT:
@@ -127,10 +131,10 @@ class NodeWatch:
 
     @staticmethod
     def _in_front(handle: Any) -> Any:
-        """Move a hook to the front of its node's."""
+        """Move a hook to the front of its node's: C++ goes by the order in which they stand in a plain dict."""
         hooks = handle.hooks_dict_ref()
-        if hooks is not None and hasattr(hooks, "move_to_end"):
-            hooks.move_to_end(handle.id, last=False)
+        for key in [key for key in hooks or () if key != handle.id]:
+            hooks[key] = hooks.pop(key)
         return handle
 
     def _noting(self, note: Callable[..., None], row: AutogradNode) -> Callable[..., None]:
@@ -188,7 +192,7 @@ class NodeWatch:
             for source, seen in zip(inputs, entered, strict=False):
                 view = _view(gradient, source, seen)
                 if view is not None:
-                    return _Seen(id(gradient), _version(gradient), view)
+                    return _Seen(weakref.ref(gradient), _version(gradient), view)
         return self._copy(row, gradient)
 
     # -- keeping ------------------------------------------------------------------------------------------------
@@ -204,14 +208,14 @@ class NodeWatch:
 
     def _is_still(self, gradient: Any, earlier: _Seen) -> bool:
         """Whether a gradient is the tensor that was seen before, and holds what it held then."""
-        if earlier.tensor != id(gradient) or earlier.version < 0 or earlier.version != _version(gradient):
+        if earlier.tensor() is not gradient or earlier.version < 0 or earlier.version != _version(gradient):
             return False
         if not self._suspicious:
             return True
         return isinstance(earlier.kept, Gradient) and same_bits(gradient, earlier.kept.value)
 
     def _copy(self, row: AutogradNode, gradient: Any) -> _Seen:
-        return _Seen(id(gradient), _version(gradient), self._kept(row, gradient))
+        return _Seen(weakref.ref(gradient), _version(gradient), self._kept(row, gradient))
 
     def _kept(self, row: AutogradNode, gradient: Any) -> Any:
         if gradient is None:

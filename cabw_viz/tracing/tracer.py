@@ -73,6 +73,8 @@ class TraceNotes:
     """Which sizes are left in the graph, ascending."""
     pasted: dict[torch.fx.Node, int] = field(default_factory=dict)
     """Graph nodes of compiled regions' backwards, whose own stack traces are the forward's: NodeCall number."""
+    hooked: dict[torch.fx.Node, int] = field(default_factory=dict)
+    """Graph nodes that call hooks on tensors: which of their autograd node's gradients they see."""
     reads: Counter[Read] = field(default_factory=Counter)
     """How often who read what, in order of first reading."""
     held: tuple[Held, ...] = ()
@@ -83,6 +85,7 @@ class TraceNotes:
     def follow(self, copied: Mapping[torch.fx.Node, torch.fx.Node]) -> None:
         """Speak of the nodes of a copied graph from here on."""
         self.pasted = {copied[node]: number for node, number in self.pasted.items() if node in copied}
+        self.hooked = {copied[node]: index for node, index in self.hooked.items() if node in copied}
         reads = Counter[Read]()
         for read, count in self.reads.items():
             reads[read._replace(node=copied.get(read.node) if read.node is not None else None)] += count
@@ -141,6 +144,18 @@ class Watching:
                     break
                 self.notes.pasted[node] = self.notes.node[0]
         return result
+
+    def tensor_pre_hook(self, inputs: Any, hook: int, index: int) -> Any:
+        """Note which gradient the hook sees."""
+        return self._hooked(super().tensor_pre_hook(inputs, hook, index), index)  # type: ignore[misc]  # as above
+
+    def cpp_tensor_pre_hook(self, inputs: Any, hook: int, index: int) -> Any:
+        """Note which gradient the hook sees."""
+        return self._hooked(super().cpp_tensor_pre_hook(inputs, hook, index), index)  # type: ignore[misc]  # as above
+
+    def _hooked(self, inputs: Any, index: int) -> Any:
+        self.notes.hooked[next(iter(reversed(self.fx_tracer.graph.nodes)))] = index  # the call was just written
+        return inputs
 
     def remove_unused_sizes(self) -> Any:
         """Note which sizes stay."""

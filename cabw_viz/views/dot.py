@@ -265,7 +265,7 @@ def _arrow_attributes(arrow: Arrow) -> dict[str, str]:
     if arrow.faint:
         attributes |= {"style": "dashed", "color": FAINT_EDGE}
     if arrow.back:
-        attributes |= {"style": "dashed", "constraint": "false"}
+        attributes |= {"style": "dashed", "constraint": "false", "tailport": "e", "headport": "e"}
     return attributes
 
 
@@ -303,7 +303,8 @@ def _legend_rows(drawing: Drawing) -> Iterator[str]:
 
 def _scale_rows(drawing: Drawing) -> Iterator[str]:
     """The colours of a scale, each with the figures that have it."""
-    yield _font(text_label(f"coloured by {drawing.measure}"), MUTED, 10)
+    folded = ", of folded modules together" if any(box.times > 1 for box in drawing.boxes) else ""
+    yield _font(text_label(f"coloured by {drawing.measure}{folded}"), MUTED, 10)
     cells = []
     for shade in drawing.shades:
         tone = tone_of(drawing, shade)

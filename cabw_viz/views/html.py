@@ -24,8 +24,9 @@ from cabw_viz.record.kinds import Outcome
 from cabw_viz.record.model import CaptureRecord, Event
 from cabw_viz.record.steps import StepMatrix
 from cabw_viz.views import divergence as views_of_divergence
-from cabw_viz.views import tables
+from cabw_viz.views.error_picture import error_picture
 from cabw_viz.views.outline import RAN, outline
+from cabw_viz.views.parity_table import parity_styler
 from cabw_viz.views.render import GraphView, graph_view
 from cabw_viz.views.steps import facts, finding_lines
 from cabw_viz.views.steps_table import matrix_styler
@@ -65,9 +66,21 @@ def capture_html(record: CaptureRecord, level: Level = "module") -> str:
 
 
 def parity_html(comparison: Comparison) -> str:
-    """A comparison: its outcome, what was compared with what, and a coloured row for each gradient."""
-    table = tables.parity_styler(tables.parity_frame(comparison)).to_html() if comparison.rows else ""
-    return _fragment(_verdict(comparison), _comparison_facts(comparison), f'<div class="cabw-scroll">{table}</div>')
+    """A comparison: its outcome, what was compared with what, a coloured row for each gradient, a picture of errors."""
+    if not comparison.rows:
+        return _fragment(_verdict(comparison), _comparison_facts(comparison))
+    table = f'<div class="cabw-scroll">{parity_styler(comparison).to_html()}</div>'
+    picture = _picture(comparison) if any(row.verdict != "bitwise" for row in comparison.rows) else ""
+    return _fragment(_verdict(comparison), _comparison_facts(comparison), table, picture)
+
+
+def picture_html(comparison: Comparison) -> str:
+    """The errors of a comparison along the depth of the model."""
+    return _fragment(_picture(comparison))
+
+
+def _picture(comparison: Comparison) -> str:
+    return f'<div class="cabw-scroll">{error_picture(comparison)}</div>'
 
 
 def divergence_html(divergence: Divergence) -> str:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cabw_viz.analysis import memory, parity, recapture
-from cabw_viz.record.comparison import Comparison, GradientComparison
-from cabw_viz.record.kinds import GOOD, Verdict
+from cabw_viz.analysis import memory, recapture
+from cabw_viz.record.kinds import Verdict
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Touch
-from cabw_viz.views.text import in_line, pad, width
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pandas.io.formats.style import Styler
 
 # Text stands in object columns: a name may hold what no string type of pandas stores, such as a lone surrogate.
 NODE_COLUMNS = {
@@ -41,6 +37,13 @@ HELD_COLUMNS = {
     "named": "int64",
     "packed": "int64",
 }
+TIME_COLUMNS = {
+    "name": "object",
+    "module": "object",
+    "line": "object",
+    "seconds": "float64",
+    "share": "float64",
+}
 EVENT_COLUMNS = {
     "call": "Int64",
     "function": "object",
@@ -60,17 +63,6 @@ TOUCH_COLUMNS = {
     "where": "object",
     "count": "int64",
 }
-PARITY_COLUMNS = {
-    "parameter": "object",
-    "verdict": "object",
-    "max_abs_err": "float64",
-    "max_rel_err": "float64",
-    "shape": "object",
-    "dtype": "object",
-    "elements": "int64",
-    "mismatched": "int64",
-    "note": "object",
-}
 
 
 MARKS: dict[Verdict, str] = {
@@ -87,24 +79,6 @@ MARKS: dict[Verdict, str] = {
 
 CELL = 120
 """Longer texts are cut in the coloured table; the frame has them in full."""
-
-TEXT_COLUMNS = ("parameter", "verdict", "max abs err", "max rel err", "shape", "dtype", "note")
-_NUMBERS = {"max abs err", "max rel err"}
-
-TEXTS = ("parameter", "verdict", "shape", "dtype", "note")
-"""The columns of the frame that are set as text, to the left."""
-
-# The colours are translucent, on whatever the theme's background is, and the text keeps the theme's colour.
-_STYLES: Any = [
-    {"selector": ".cabw-bitwise", "props": "background-color: rgba(0, 128, 95, 0.18)"},
-    {"selector": ".cabw-within_tolerance", "props": "background-color: rgba(10, 108, 179, 0.18)"},
-    {"selector": ".cabw-within_noise", "props": "background-color: rgba(128, 110, 190, 0.18)"},
-    {"selector": ".cabw-bad", "props": "background-color: rgba(214, 80, 30, 0.3); font-weight: 600"},
-    {"selector": "td", "props": "font-variant-numeric: tabular-nums; white-space: nowrap"},
-    {"selector": "td, th.col_heading", "props": "text-align: right; padding: 2px 10px"},
-    {"selector": "td.cabw-text", "props": "text-align: left"},
-    {"selector": ", ".join(f"th.col{list(PARITY_COLUMNS).index(c)}" for c in TEXTS), "props": "text-align: left"},
-]
 
 
 def node_frame(record: CaptureRecord) -> pd.DataFrame:
@@ -143,6 +117,27 @@ def held_frame(record: CaptureRecord, depth: int | None = None) -> pd.DataFrame:
     return _frame(rows, HELD_COLUMNS, list(range(len(rows))), None)
 
 
+def time_frame(record: CaptureRecord) -> pd.DataFrame:
+    """A row for each autograd node, the slowest first; empty where the graph was not timed.
+
+    `share` is the part of the sum of all nodes. Both are NaN for nodes of which the graph runs nothing.
+    """
+    timed = list(zip(record.autograd_nodes, record.node_seconds or (), strict=False))
+    total = sum(seconds or 0.0 for _, seconds in timed)
+    timed.sort(key=lambda pair: -1.0 if pair[1] is None else pair[1], reverse=True)
+    rows = [
+        (
+            record.label(node),
+            memory.module_text(node) or None,
+            None if node.line is None else str(node.line),
+            math.nan if seconds is None else seconds,
+            math.nan if seconds is None or not total else seconds / total,
+        )
+        for node, seconds in timed
+    ]
+    return _frame(rows, TIME_COLUMNS, [node.number for node, _ in timed], "number")
+
+
 def event_frame(events: Iterable[Event]) -> pd.DataFrame:
     """A row for each backward call of a session, in order: what became of it, and why.
 
@@ -168,13 +163,9 @@ def _names(record: CaptureRecord, touch: Touch) -> tuple[str | None, str | None]
     return None if node is None else node.name, graph_node
 
 
-def parity_frame(comparison: Comparison) -> pd.DataFrame:
-    """A row for each gradient, in the comparison's order; an error that does not exist is NaN."""
-    rows = [
-        (r.name, r.verdict, r.max_abs_err, r.max_rel_err, r.shape, r.dtype, r.elements, r.mismatched, r.note)
-        for r in comparison.rows
-    ]
-    return _frame(rows, PARITY_COLUMNS, list(range(len(rows))), None)
+def frame_of(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, str]) -> pd.DataFrame:
+    """A DataFrame of these rows, numbered from 0, with these columns and types even where there are none."""
+    return _frame(rows, columns, list(range(len(rows))), None)
 
 
 def _frame(
@@ -194,37 +185,6 @@ def _frame(
     )
 
 
-def parity_styler(frame: pd.DataFrame) -> Styler:
-    """A frame of `parity_frame` coloured by verdict; its text is escaped and stays readable in dark themes."""
-    import pandas as pd
-
-    classes = pd.DataFrame("", index=frame.index, columns=frame.columns)
-    for column in TEXTS:
-        classes[column] = "cabw-text"
-    classes["verdict"] = ["cabw-text " + _verdict_class(verdict) for verdict in frame["verdict"]]
-    # A fixed uuid: the styles go by class, so two tables of one page may share it, and the bytes stay the same.
-    styler = frame.style.set_uuid("cabw_parity").hide(axis="index").set_table_styles(_STYLES)
-    styler = styler.set_table_attributes('class="tex2jax_ignore mathjax_ignore"')  # a name with $ is no formula
-    shown: Any = {
-        "parameter": _cell,
-        "verdict": marked,
-        "max_abs_err": figure,
-        "max_rel_err": figure,
-        "shape": shape_text,
-        "dtype": _cell,
-        "note": _cell,
-    }
-    return styler.set_td_classes(classes).format(shown)
-
-
-def _cell(text: str) -> str:
-    return html.escape(in_line(text, CELL))
-
-
-def _verdict_class(verdict: Verdict) -> str:
-    return f"cabw-{verdict}" if verdict in GOOD else "cabw-bad"
-
-
 def marked(verdict: Verdict) -> str:
     """A verdict with its mark: `✗ mismatch`."""
     return f"{MARKS[verdict]} {verdict}"
@@ -240,38 +200,3 @@ def figure(error: float | None) -> str:
 def shape_text(shape: Iterable[int]) -> str:
     """A shape as torch users write it: `(8, 4)`."""
     return str(tuple(shape))
-
-
-def parity_text(comparison: Comparison) -> str:
-    """The comparison as plain text: what is compared with what, how, a line for each gradient, the outcome."""
-    head = [f"candidate: {in_line(comparison.candidate, 200)}", f"reference: {in_line(comparison.reference, 200)}"]
-    head += [f"tolerance: {dtype} rtol={rtol:g} atol={atol:g}" for dtype, rtol, atol in comparison.tolerances]
-    head += [f"note: {in_line(note, 500)}" for note in comparison.notes]
-    rows = [_cells(row) for row in comparison.rows]
-    return "\n".join([*head, "", *_columns(rows), parity.summary(comparison)])
-
-
-def _cells(row: GradientComparison) -> tuple[str, ...]:
-    return (
-        in_line(row.name),
-        marked(row.verdict),
-        figure(row.max_abs_err),
-        figure(row.max_rel_err),
-        shape_text(row.shape),
-        row.dtype.removeprefix("torch."),
-        in_line(row.note, 200),
-    )
-
-
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
-    """The rows under their headings, each column as wide as its widest cell; then an empty line."""
-    if not rows:
-        return []
-    table = [TEXT_COLUMNS, *rows]
-    widths = [max(width(row[place]) for row in table) for place in range(len(TEXT_COLUMNS))]
-    sides = [heading in _NUMBERS for heading in TEXT_COLUMNS]
-    lines = [
-        "  ".join(pad(cell, columns, right=right) for cell, columns, right in zip(row, widths, sides, strict=True))
-        for row in table
-    ]
-    return [*(line.rstrip() for line in lines), ""]

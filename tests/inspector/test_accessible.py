@@ -10,7 +10,9 @@ from tests import records
 from tests.inspector.blocks import compared, lowered, timed, transformer
 
 pytest.importorskip("playwright")
-axe_playwright = pytest.importorskip("axe_playwright_python.sync_playwright")
+pytest.importorskip("axe_playwright_python")
+
+from axe_playwright_python.sync_playwright import Axe
 
 from tests.inspector.opened import TABS, chromium, inspected
 
@@ -46,7 +48,7 @@ def blocks(page_of):
 
 def grave(found):
     """What axe-core finds that keeps somebody out, and how many rules had something to look at."""
-    told = axe_playwright.Axe().run(found.page).response
+    told = Axe().run(found.page).response
     wrong = [
         (v["impact"], v["id"], node["html"][:200])
         for v in told["violations"]
@@ -121,8 +123,8 @@ class Keyboard:
     def seen(self):
         return self.page.evaluate(
             """() => { const e = document.activeElement, s = getComputedStyle(e), w = getComputedStyle(e.parentElement);
-              const shown = (t) => (t.outlineStyle !== "none" && parseFloat(t.outlineWidth) > 0) || t.boxShadow !== "none";
-              return shown(s) || shown(w); }"""
+              const shown = (t) => t.boxShadow !== "none" || (t.outlineStyle !== "none" && parseFloat(t.outlineWidth));
+              return Boolean(shown(s) || shown(w)); }"""
         )
 
     def press(self, *keys):

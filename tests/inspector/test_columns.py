@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from cabw_viz.record.comparison import Comparison, GradientComparison
+from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow, NonFinite, Range
 from cabw_viz.record.model import BackwardCall, Baked, CaptureRecord, Event, LiftedUse, SavedTensor, SourceLine, Touch
-from cabw_viz.views.inspector import columns, findings
+from cabw_viz.views.inspector import columns, findings, sources
+from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.inspector.page import inspector_page
 from tests import records
-from tests.inspector.blocks import compared, transformer
+from tests.inspector.blocks import compared, lowered, timed, transformer
 from tests.inspector.packed import unpack
 
 EVERY = pytest.mark.parametrize("record", [make() for make in records.SAMPLES.values()], ids=list(records.SAMPLES))
@@ -130,17 +132,115 @@ def test_parity_keeps_what_does_not_exist_apart_from_zero():
         GradientComparison("0.weight", "missing", None, None, (8, 4), "torch.float32", note="only in eager"),
         GradientComparison("2.bias", "mismatch", 1e-300, 1e-300, (2,), "torch.float64"),
     )
-    divergence = findings.Divergence(5, {5: (0.0, 1e-3), 2: (0.0, 0.0)})
-    part = unpack(findings.pack_parity(record, Comparison("a", "b", rows), 2, divergence))
+    part = unpack(findings.pack_parity(record, Comparison("a", "b", rows), 2))
     assert part.columns["row_node"] == [5, 9, 10]
     errors = part.columns["row_rel"]
     assert errors[0] == 0
     assert math.isnan(errors[1])
     assert errors[2] == 1e-300
-    assert part.facts["first"] == 5
-    assert part.columns["node_out"][5] == 1e-3
-    assert math.isnan(part.columns["node_out"][0])
     assert findings.pack_parity(record, None) == b""
+
+
+def test_a_divergence_is_packed_by_node_with_its_sums_and_hooks():
+    record = records.mlp()
+    same, off = Difference("bitwise", 0.0, 0.0), Difference("mismatch", 1e-4, 1e-3, "in double precision too")
+    rows = (
+        DivergenceRow(2, "builtin", "AddmmBackward0", into=same, out=same, own=same),
+        DivergenceRow(5, "gradient_sum", "sum into ReluBackward0, input 0", into=same, out=off, own=off),
+        DivergenceRow(5, "builtin", "ReluBackward0", into=off, out=Difference("missing"), own=same),
+    )
+    found = Divergence("a", "b", rows, (1,), (NonFinite("candidate", 2, (Range(-1.0, 2.0),), Range(0.0, math.inf)),))
+    part = unpack(pack_divergence(record, found, 2))
+    verdicts = part.texts("node_verdict", "verdicts")
+    assert [verdicts[record.autograd_nodes.index(record.by_number[n])] for n in (2, 5)] == ["bitwise", "missing"]
+    assert verdicts.count(None) == len(record.autograd_nodes) - 2
+    assert part.columns["node_into"][5] == 1e-3
+    assert part.columns["node_out"][5] == math.inf
+    assert math.isnan(part.columns["node_out"][0])
+    assert part.columns["culprit_node"] == [6]
+    assert part.tables["culprit_names"] == ["sum into ReluBackward0, input 0"]
+    assert part.facts["first"] == 5
+    assert part.facts["capture"] == 2
+    (made,) = part.facts["nonfinite"]
+    assert made[0] == 5
+    assert "-1 to 2" in made[1]
+    assert "inf" in made[1]
+    assert pack_divergence(record, None) == b""
+
+
+def test_times_are_packed_by_node():
+    record = timed(records.mlp())
+    part = unpack(findings.pack_times(record, 1))
+    assert math.isnan(part.columns["seconds"][0])
+    assert part.columns["seconds"][1:] == list(record.node_seconds[1:])
+    assert findings.pack_times(records.mlp()) == b""
+
+
+def test_the_lowered_graph_is_packed_as_the_captured_one_is():
+    record = lowered(records.mlp())
+    part = unpack(columns.pack_lowered(record))
+    lines = bytes(part.columns["text"]).decode().split("\n")
+    assert lines[:2] == ["mm_1 = aten.mm.default(arg0_1, 2)", "view_2 = aten.view.default(mm_1, 2)"]
+    assert part.columns["ordinal"] == [node.ordinal for node in record.lowered[1:]]
+    assert part.columns["line_node"] == [node.autograd_node + 1 for node in record.lowered[1:]]
+    assert part.columns["reads"] == list(range(len(lines) - 1))
+    assert unpack(columns.pack_graph(record)).facts["lowered"] == len(record.lowered)
+    assert columns.pack_lowered(records.mlp()) == b""
+
+
+MODULE = """class Net:
+    def forward(self, x):
+        x = self.a(x)
+\ty = self.b(x)
+
+        return x + y
+"""
+
+
+def with_line(line):
+    record = records.mlp()
+    node = replace(record.autograd_nodes[2], line=line)
+    return replace(record, autograd_nodes=(*record.autograd_nodes[:2], node, *record.autograd_nodes[3:]))
+
+
+def packed_line(line, files=None):
+    return unpack(columns.pack_graph(with_line(line), 0, files)).tables["lines"][0]
+
+
+def test_the_code_around_a_line_is_packed_while_its_file_is_there(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(MODULE)
+    line = SourceLine(str(path), 3, "x = self.a(x)")
+    _, _, text, first, around = packed_line(line)
+    assert (text, first) == ("x = self.a(x)", 1)
+    assert around[2] == "        x = self.a(x)"
+    assert around[3] == "    y = self.b(x)"
+    assert len(around) == 6
+    # Changed since, gone, beyond the end, or not known: the line alone.
+    assert len(packed_line(replace(line, text="x = other(x)"))) == 3
+    assert len(packed_line(replace(line, line=99))) == 3
+    assert len(packed_line(replace(line, file=str(tmp_path / "gone.py")))) == 3
+    assert len(packed_line(replace(line, text=""))) == 3
+
+
+def test_the_code_around_a_line_of_a_cell_is_read_from_the_cells_file(tmp_path):
+    path = tmp_path / "1234.py"
+    path.write_text(MODULE)
+    place, full, _, first, around = packed_line(SourceLine("In[3]", 6, "return x + y"), {"In[3]": str(path)})
+    assert (place, full, first) == ("In[3]:6", "In[3]:6", 3)
+    assert around[-1].strip() == "return x + y"
+
+
+def test_a_hostile_file_cannot_blow_up_the_page(tmp_path):
+    path = tmp_path / "wide.py"
+    path.write_text("\n".join("x" * 10_000 for _ in range(1000)))
+    lines = [SourceLine(str(path), n, "x" * 10_000) for n in range(1, 1000)]
+    record = records.chain(999)
+    nodes = [replace(node, line=line) for node, line in zip(record.autograd_nodes, lines, strict=False)]
+    tables = unpack(columns.pack_graph(replace(record, autograd_nodes=tuple(nodes)))).tables
+    around = [row[4] for row in tables["lines"] if len(row) > 3]
+    assert len(around) == sources.MOST
+    assert max(len(text) for rows in around for text in rows) <= sources.WIDEST
 
 
 def test_events_of_a_session_are_packed():

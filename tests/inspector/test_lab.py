@@ -106,6 +106,39 @@ def test_a_parity_run_started_from_the_panel_comes_back(notebook):
     assert notebook.python("print(session[0].compared.rows[0].verdict)") == "bitwise"
 
 
+def test_the_first_divergence_is_looked_for_from_the_panel(notebook):
+    page = notebook.opened.page
+    page.locator(".cabw-button", has_text="Find the first divergence").first.click()
+    page.locator(".cabw-body p", has_text="No divergence").first.wait_for()
+    assert notebook.python("print(session[0].diverged.compared > 5)") == "True"
+
+
+def test_levels_are_fetched_and_computed(notebook):
+    page = notebook.opened.page
+    drawn = "letter => document.querySelector('.cabw-inspector').parentElement.inspector.drawn.letter === letter"
+    page.locator(".cabw-seg button", has_text="FX").first.click()
+    page.wait_for_function(drawn, arg="f")
+    assert notebook.python("print(inspector.level, inspector.aten == b'')") == "fx True"
+    page.locator(".cabw-seg button", has_text="Aten").first.click()
+    page.locator(".cabw-note .cabw-button", has_text="Lower the graph").first.click()
+    page.wait_for_function(drawn, arg="a")
+    assert notebook.python("print(inspector.level, len(session[0].record.lowered) > 10)") == "aten True"
+    notebook.python("inspector.selection = 'f30'")
+    page.wait_for_function(drawn, arg="f")
+    assert notebook.python("print(inspector.level, inspector.selected.ordinal)") == "fx 30"
+    notebook.python("inspector.level = 'autograd'")
+    page.wait_for_function(drawn, arg="n")
+
+
+def test_the_code_around_a_line_of_a_cell(notebook):
+    notebook.python("inspector.selection = 'n3'")
+    page = notebook.opened.page
+    page.locator(".cabw-tabs button", has_text="Node").first.click()
+    lines = page.locator(".cabw-body .cabw-src").first
+    lines.locator(".on", has_text="model(torch.randn(32, 8))").wait_for()
+    assert "with cabw_viz.capture(model) as session" in lines.inner_text()
+
+
 def test_an_error_of_a_run_stands_in_the_panel(notebook):
     notebook.python("session.close()")
     page = notebook.opened.page

@@ -86,7 +86,9 @@ def test_its_code_is_asked_for_when_the_level_is_first_shown(browser, saved):
 def test_graph_nodes_stand_in_their_autograd_node_in_their_module(blocks, record):
     level(blocks, "FX")
     gelu = next(n for n in record.autograd_nodes if n.name == "GeluBackward0")
-    places = f"const g = i.drawn.item('n{gelu.number}'); return [g.nodes.map((n) => n.id), g.parent.path, g.name, g.cls];"
+    places = (
+        f"const g = i.drawn.item('n{gelu.number}'); return [g.nodes.map((n) => n.id), g.parent.path, g.name, g.cls];"
+    )
     assert blocks.do(places) == [list(gelu.graph_nodes), gelu.module, "Gelu", f"#{gelu.number}"]
     # They open and close as modules do.
     blocks.do(f"i.reveal('n{gelu.number}'); i.tree.focus();")
@@ -198,9 +200,7 @@ def test_a_lowered_graph_that_arrives_is_drawn(browser, saved, record):
         from cabw_viz.views.inspector import columns
 
         raw = list(columns.pack_lowered(record))
-        found.page.evaluate(
-            "raw => { cabw.model.set('aten', Uint8Array.from(raw)); cabw.model.save_changes(); }", raw
-        )
+        found.page.evaluate("raw => { cabw.model.set('aten', Uint8Array.from(raw)); cabw.model.save_changes(); }", raw)
         found.settle()
         assert not found.page.locator(".cabw-note").is_visible()
         assert found.do("return i.drawn.list.length") == len(record.lowered) - 1
@@ -262,3 +262,54 @@ def test_hostile_names_are_text_at_every_level(browser, saved):
         assert found.page.evaluate("window.pwned") is None
         assert found.page.locator("img").count() == 0
         assert found.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.fixture(scope="module")
+def large(saved):
+    """A graph that the worker lays out, so that there is time to cancel."""
+    return saved("large", transformer(40))
+
+
+CANCEL = "document.querySelector('.cabw-busy button').click();"
+
+
+def test_a_layout_that_is_cancelled_changes_nothing(browser, large):
+    with inspected(browser, large) as found:
+        boxes = "return [i.scene.count, [...i.expanded], i.level, cabw.model.get('expanded')]"
+        before = found.do(boxes)
+        assert found.page.evaluate("cabwTimes.where") == "worker"
+        found.do(f"i.toggle('layers'); {CANCEL}")
+        assert found.do(boxes)[:2] == before[:2]
+        assert found.page.evaluate("() => cabw.model.get('expanded')") == before[3]
+        found.do("i.toggle('layers')")
+        assert found.expanded == {"layers"}
+        assert found.do("return i.scene.box('g:layers.5') !== undefined")
+
+
+def test_going_to_another_level_can_be_cancelled(browser, large):
+    with inspected(browser, large, state="#level=autograd") as found:
+        found.do("i.levels.code('code')")
+        found.do(f"i.setLevel('fx'); {CANCEL}")
+        assert (found.get("level"), found.get("drawn.letter")) == ("autograd", "n")
+        assert found.page.evaluate("() => cabw.model.get('level')") == "autograd"
+        assert found.page.locator(".cabw-seg [aria-checked=true]").first.inner_text() == "Autograd"
+        found.do("i.reveal('n7')")
+        assert found.selection == "n7"
+        level(found, "FX")
+        assert (found.get("level"), found.get("drawn.letter"), found.selection) == ("fx", "f", "n7")
+
+
+def test_a_first_layout_that_is_cancelled_leaves_modules(browser, large):
+    with inspected(browser, large, state="#level=autograd") as found:
+        found.do(f"i.scene = null; i.setLevel('autograd'); {CANCEL}")
+        assert found.expanded == set()
+        assert found.do("return i.scene.count") < 20
+
+
+def test_the_share_of_a_layout_that_is_done_is_told(browser, large):
+    with inspected(browser, large) as found:
+        found.do(
+            "i.layout.waiting = null; i.toggle('layers'); i.layout.waiting.told(0.4);"
+            " window.words = i.busyText.textContent;"
+        )
+        assert found.page.evaluate("words") == "Laying out… 40%"

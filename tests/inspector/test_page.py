@@ -264,6 +264,56 @@ def test_misses_tell_why_and_lead_to_the_other_capture(blocks):
     blocks.page.wait_for_function("document.querySelector('#app').inspector.graph.data.capture === 0")
 
 
+def test_very_many_calls_exist_only_where_they_are_seen(browser, saved):
+    reasons = [f"Cache miss due to {n + 1} changed tensor shapes" for n in range(5000)]
+    events = [Event(call(n), "captured", reason, n, 0.1) for n, reason in enumerate(reasons)]
+    with inspected(browser, saved("calls", [records.mlp()], events)) as found:
+        found.tab("Misses")
+        rows = found.page.locator(".cabw-call")
+        assert 10 < rows.count() < 80
+        body = found.page.locator(".cabw-body")
+        assert body.evaluate("b => b.scrollHeight") > 5000 * 60
+        body.evaluate("b => { b.scrollTop = b.scrollHeight; }")
+        found.page.locator(".cabw-call", has_text="call 4999").wait_for()
+        assert rows.count() < 80
+        assert "5000 sizes changed" in rows.last.inner_text()
+
+
+def test_a_pinch_zooms_around_the_fingers(browser, saved):
+    """Two fingers, as Chromium gets them from a touch screen."""
+    with inspected(browser, saved("blocks"), state="#level=autograd") as found:
+        left, top = found.do("const r = i.tree.getBoundingClientRect(); return [r.left, r.top];")
+        devtools = found.page.context.new_cdp_session(found.page)
+
+        def touch(kind, *fingers):
+            points = [{"x": left + x, "y": top + y, "id": k} for k, (x, y) in enumerate(fingers)]
+            devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+            found.page.wait_for_timeout(30)
+
+        at = "const [x, y] = i.renderer.toWorld(300, 200); return [x, y, i.renderer.view.k];"
+        x, y, zoom = found.do(at)
+        touch("touchStart", (250, 200), (350, 200))
+        for spread in (60, 80, 100):
+            touch("touchMove", (300 - spread, 200), (300 + spread, 200))
+        touch("touchEnd")
+        found.settle()
+        after = found.do(at)
+        assert after[2] == pytest.approx(2 * zoom, rel=0.02)
+        assert after[:2] == pytest.approx([x, y], abs=2)
+        assert found.selection == ""
+
+
+def test_columns_have_heads(browser, saved):
+    with inspected(browser, saved("blocks"), state="#level=autograd") as found:
+        found.do("i.camera.fit()")
+        heads = found.do("return i.scene.heads.map((h) => [h.x, h.texts[0]])")
+        assert len(heads) == found.do("return i.scene.columns") > 1
+        assert heads[0][1].startswith("norm")
+        assert all("layers." in text for _, text in heads[1:-1])
+        numbers = [int(text.split("layers.")[1].split(" ")[0]) for _, text in heads[1:-1]]
+        assert numbers == sorted(numbers, reverse=True)
+
+
 def test_levels_and_fit(blocks):
     blocks.page.locator(".cabw-seg button", has_text="Autograd").click()
     blocks.settle()
@@ -328,6 +378,51 @@ def test_texts_are_readable_in_every_panel(browser, saved, dark, width):
             weak = [(round(ratio, 2), what) for ratio, what in seen if ratio < 4.5]
             assert weak == [], tab
         assert found.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+HOSTS = {  # how each says that it is dark, or light
+    "VS Code": ("document.body.className = 'vscode-dark'", "document.body.className = 'vscode-light'"),
+    "VS Code, high contrast": (
+        "document.body.className = 'vscode-high-contrast'",
+        "document.body.className = 'vscode-high-contrast vscode-high-contrast-light'",
+    ),
+    "Colab": (
+        "document.documentElement.setAttribute('theme', 'dark')",
+        "document.documentElement.setAttribute('theme', 'light')",
+    ),
+    "marimo": ("document.body.className = 'dark dark-theme'", "document.body.className = 'light light-theme'"),
+}
+
+
+@pytest.mark.parametrize("host", list(HOSTS))
+def test_the_theme_is_the_hosts_whatever_the_system_says(browser, saved, host):
+    for system, (dark, light) in ((False, HOSTS[host]), (True, HOSTS[host])):
+        with inspected(browser, saved("blocks"), dark=system) as found:
+            found.do(dark)
+            assert found.get("el.dataset.theme") == "dark"
+            found.do(light)
+            assert found.get("el.dataset.theme") == "light"
+
+
+def test_it_works_inside_a_shadow_root(browser, saved):
+    """Where marimo puts it: the focus is then the root's, and no style of the page reaches in."""
+    with inspected(browser, saved("blocks")) as found:
+        found.page.evaluate(
+            """() => { const host = document.createElement("div"); document.body.prepend(host);
+              const root = host.attachShadow({ mode: "open" }), el = document.createElement("div");
+              root.append(document.querySelector("style").cloneNode(true), el);
+              document.querySelector("#app").inspector.dispose(); document.querySelector("#app").remove();
+              el.id = "app"; cabw.render({ model: cabw.model, el }); window.inner = el; }"""
+        )
+        found.page.wait_for_function("inner.inspector.scene")
+        found.page.locator(".cabw-tabs button", has_text="Node").focus()
+        found.page.keyboard.press("ArrowRight")
+        found.page.keyboard.press("ArrowRight")
+        assert found.page.evaluate("inner.inspector.tab") == "parity"
+        assert found.page.evaluate("inner.getRootNode().activeElement.textContent").startswith("Parity")
+        found.page.locator(".cabw-row.cabw-parity:not(.cabw-cols)").nth(2).focus()
+        found.page.keyboard.press("Enter")
+        assert found.page.evaluate("inner.getRootNode().activeElement.dataset.key === inner.inspector.selection")
 
 
 # ------------------------------------------------------------------------------------------------------- what is odd
@@ -399,6 +494,8 @@ def test_a_task_says_how_it_goes(browser, saved):
         assert "the kernel is busy with a cell, or gone" in found.panel
         found.page.evaluate(told, {"task": {"what": "parity", "state": "running"}})
         assert "Interrupt the kernel to stop it" in found.panel
+        found.page.evaluate(told, {"task": {"what": "parity", "state": "running", "share": 0.25}})
+        assert found.page.locator(".cabw-body progress").get_attribute("value") == "0.25"
         found.page.evaluate(told, {"task": {"what": "parity", "state": "failed", "error": f"no <b>{EVIL}</b>"}})
         assert f"no <b>{EVIL}</b>" in found.panel
         assert found.page.locator(".cabw-body img").count() == 0

@@ -3,6 +3,7 @@
 import gc
 import html
 import re
+import sys
 import weakref
 
 import pytest
@@ -36,7 +37,7 @@ def test_it_begins_with_the_first_capture(session):
     assert unpack(inspector.data).facts["capture"] == 0
     assert len(unpack(inspector.data).columns["id"]) == len(session[0].record.autograd_nodes)
     assert unpack(inspector.session).facts["captures"][1]["title"].startswith("backward at test_widget.py")
-    assert inspector.parity == inspector.code == b""
+    assert inspector.parity == inspector.code == inspector.aten == inspector.times == inspector.divergence == b""
     assert repr(inspector) == "Inspector(capture=0, level='module', selection='')"
 
 
@@ -54,6 +55,11 @@ def test_a_capture_shows_itself_alone(session):
     inspector = session[1].inspect(color_by="touches")
     assert inspector.color_by == "touches"
     assert inspector.record == session[1].record
+
+
+@pytest.mark.parametrize("level", ["module", "autograd", "fx", "aten", ""])
+def test_the_levels(session, level):
+    assert session.inspect(level=level).level == level
 
 
 @pytest.mark.parametrize(("trait", "value"), [("level", "nodes"), ("color_by", "taste"), ("capture", "x")])
@@ -121,6 +127,101 @@ def test_an_audit_is_made_when_it_is_asked_for(session):
     assert any(touch.phase == "execution" for touch in inspector.record.touches)
 
 
+def test_the_first_divergence_is_looked_for_when_it_is_asked_for(session):
+    inspector = session.inspect()
+    assert inspector.divergence == b""
+    ask(inspector, type="run", what="divergence", options={})
+    assert inspector.task["state"] == "done", inspector.task
+    part = unpack(inspector.divergence)
+    assert part.facts["ok"] is True
+    assert part.facts["first"] is None
+    assert set(part.texts("node_verdict", "verdicts")) <= {None, "bitwise"}
+    inspector.capture = 1
+    assert inspector.divergence == b""
+    inspector.capture = 0
+    assert unpack(inspector.divergence).facts["ok"] is True
+    assert unpack(session.inspect().divergence).facts["ok"] is True
+
+
+def test_a_fault_is_charged_to_its_node():
+    class Scaled(torch.autograd.Function):
+        factor = 1.0
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2 * Scaled.factor
+
+    weight = torch.randn(3, 3, requires_grad=True)
+    with cabw_viz.capture({"weight": weight}) as session:
+        (Scaled.apply(weight @ torch.ones(3, 3)) ** 2).sum().backward()
+    Scaled.factor = 1.01
+    inspector = session.inspect()
+    ask(inspector, type="run", what="divergence")
+    facts = unpack(inspector.divergence).facts
+    assert inspector.record.by_number[facts["first"]].name == "ScaledBackward"
+    assert facts["ok"] is False
+
+
+def test_the_graph_is_lowered_and_timed_when_it_is_asked_for(session):
+    inspector, sent = session.inspect(), []
+    inspector.observe(lambda change: sent.append(change["name"]), ["aten", "times", "data", "code"])
+    ask(inspector, type="aten")
+    assert inspector.aten == b""
+    ask(inspector, type="run", what="lower")
+    assert inspector.task["state"] == "done", inspector.task
+    assert b"aten.mm" in inspector.aten
+    assert inspector.record.lowered == session[0].record.lowered
+    ask(inspector, type="aten")
+    ask(inspector, type="run", what="times")
+    assert inspector.task["state"] == "done", inspector.task
+    assert sum(unpack(inspector.times).columns["seconds"][1:3]) > 0
+    assert sent == ["aten", "times"]  # and nothing twice
+
+
+def test_a_graph_node_is_selected(session):
+    inspector = session.inspect()
+    inspector.selection = "f12"
+    assert inspector.selected == session[0].record.graph_nodes[12]
+    inspector.selection = "a3"
+    assert inspector.selected is None
+    session[0].lower()
+    inspector = session.inspect(level="aten", selection="a3")
+    assert inspector.selected == session[0].record.lowered[3]
+
+
+def test_parity_runs_in_another_dtype_with_another_backend(session):
+    inspector = session.inspect()
+    choices = inspector.choices["parity"]
+    assert choices["backend"][:2] == ["eager", "aot_eager"]
+    assert choices["dtype"][0] == "as captured"
+    assert "cpu" in choices["device"]
+    ask(inspector, type="run", what="parity", options={"dtype": "float64", "backend": "eager", "device": "cpu"})
+    assert inspector.task["state"] == "done", inspector.task
+    assert "float64" in unpack(inspector.parity).facts["candidate"]
+
+
+def test_progress_is_told_to_the_panel(session, monkeypatch):
+    from cabw_viz.replay import progress
+
+    monkeypatch.setattr(progress, "OFTEN", -1.0)
+    monkeypatch.setattr(progress, "EVERY", 1)
+    inspector, shares = session.inspect(), []
+    inspector.observe(lambda change: shares.append(change["new"].get("share")), "task")
+    ask(inspector, type="run", what="parity")
+    assert shares[0] is shares[-1] is None  # running, done
+    told = shares[1:-1]
+    assert len(told) > 20
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    shares.clear()
+    session[0].parity()  # called by hand: a bar where there is one, and nothing in the panel
+    assert shares == []
+
+
 def test_an_error_stands_in_the_panel(session):
     inspector = session.inspect()
     session.close()
@@ -186,6 +287,28 @@ def test_a_session_without_captures_says_so():
 def test_outside_of_a_kernel_a_cell_gets_the_static_view(session):
     assert session._repr_mimebundle_() == {}
     assert "<svg" in session._repr_html_() or "cabw" in session._repr_html_()
+
+
+def test_colab_gets_what_it_finds_widgets_by(session, monkeypatch):
+    from types import SimpleNamespace
+
+    from anywidget import _util
+
+    from cabw_viz.surfaces.inspector import MIME
+
+    enabled = []
+    colab = SimpleNamespace(
+        enable_custom_widget_manager=lambda: enabled.append(True),
+        _widgets=SimpleNamespace(_installed_url="https://here"),
+    )
+    monkeypatch.setitem(sys.modules, "google.colab.output", colab)
+    shell = SimpleNamespace(kernel=object(), compile=SimpleNamespace(format_code_name=lambda file: None))
+    monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
+    _util.enable_custom_widget_manager_once.cache_clear()
+    data, metadata = session._repr_mimebundle_()
+    assert list(data) == [MIME]
+    assert metadata == {MIME: {"colab": {"custom_widget_manager": {"url": "https://here"}}}}
+    assert enabled == [True]
 
 
 def test_a_page_is_written(session, tmp_path):

@@ -14,11 +14,26 @@ def captured(shell) -> Shell:
 
 def test_graph(captured):
     view = captured.ok("%cabw graph").result.result
-    assert view.drawing.level == "autograd"
+    assert view.drawing.level == "module"
     captured.ok("view = %cabw graph --level fx --capture 0")
     assert captured["view"].drawing.level == "fx"
     folded = len(captured["view"].drawing.boxes)
     assert len(captured.ok("%cabw graph --level fx --plumbing").result.result.drawing.boxes) > folded
+
+
+def test_graph_of_a_part(captured):
+    def boxes(options):
+        drawing = captured.ok(f"%cabw graph {options}").result.result.drawing
+        return {number for box in drawing.boxes for number in box.nodes}
+
+    nodes = boxes("")
+    assert len(boxes('--focus "0"')) == 4  # AddmmBackward0, TBackward0, weight and bias
+    assert len(boxes("--around 1 --hops 1")) == 3
+    assert boxes("--path-to 0.weight --level autograd") < nodes
+    assert boxes("--expand 0 --expand 2 --depth 1") == nodes
+    view = captured.ok("%cabw graph --color-by bytes --links vscode://file/{file}:{line}").result.result
+    assert view.drawing.measure
+    assert view.links == "vscode://file/{file}:{line}"
 
 
 def test_graph_save(captured, tmp_path):
@@ -108,12 +123,17 @@ def test_help_of_one_command(shell):
 WRONG = {
     "%cabw grph": (
         "%cabw has no command 'grph'",
-        "Expected: graph, touches, parity, list, close, help.",
+        "Expected: graph, touches, times, parity, list, close, help.",
         "Try: %cabw graph.",
     ),
-    "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, touches, parity"),
+    "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, touches, times, parity"),
     "%cabw graph --lvl fx": ("unrecognized arguments: --lvl fx", "Expected: %cabw graph [--level LEVEL]"),
-    "%cabw graph --level aten": ("invalid choice: 'aten'", "autograd", "fx"),
+    "%cabw graph --level nonsense": ("invalid choice: 'nonsense'", "module", "autograd", "fx", "aten"),
+    "%cabw graph --level aten": ("no graph of aten ops yet", "cap.lower()"),
+    "%cabw graph --focus nonsense": ("focus names 'nonsense'", "a module's path such as '"),
+    "%cabw graph --color-by time": ("color_by='time'", "cap.times()"),
+    "%cabw graph --depth deep": ("argument --depth: invalid int value: 'deep'",),
+    "%%cabw --level aten\n1": ("invalid choice: 'aten'",),
     "%cabw graph --capture 7": ("there is no capture 7", "an index below"),
     "%cabw graph --capture one": ("argument --capture: invalid int value: 'one'",),
     "%cabw graph --session nonsense": ("there is no session 'nonsense'", "%%cabw --model model"),

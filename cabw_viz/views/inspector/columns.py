@@ -199,7 +199,7 @@ def _forward(record: CaptureRecord, files: Mapping[str, str]) -> Packed:
 
 
 def _line(line: SourceLine, files: Mapping[str, str] | None) -> list[object]:
-    """A line as `[file:line, path:line, text]`, and, where its file is there, the first line around it and all of these."""
+    """`[file:line, path:line, text]`, and where the file is there the number of the first line around it and those."""
     found = None if files is None else around(line, files)
     return [file_and_line(str(line)), str(line), line.text, *(found or ())]
 

@@ -5,8 +5,7 @@ Findings come after the graph and may be replaced, so that the graph is not sent
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 import numpy as np
@@ -30,16 +29,6 @@ from cabw_viz.views.inspector.packing import (
 )
 
 OUTCOMES, PHASES, TOUCHERS = get_args(Outcome), get_args(Phase), get_args(Toucher)
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """How far the gradients at each autograd node are off, where that was looked for."""
-
-    first: int | None
-    """Number of the first node whose gradients differ though its inputs agree."""
-    errors: Mapping[int, tuple[float | None, float | None]]
-    """By number: the largest relative errors of the gradients that enter and leave it."""
 
 
 def pack_session(records: Sequence[CaptureRecord], events: Iterable[Event]) -> bytes:
@@ -96,16 +85,13 @@ def pack_touches(record: CaptureRecord, capture: int = 0) -> bytes:
     return joined({"capture": capture, "watched": record.watched}, tables, columns)
 
 
-def pack_parity(
-    record: CaptureRecord, comparison: Comparison | None, capture: int = 0, divergence: Divergence | None = None
-) -> bytes:
+def pack_parity(record: CaptureRecord, comparison: Comparison | None, capture: int = 0) -> bytes:
     """Gradients held against a reference, each with its leaf's node; no bytes where nothing was compared.
 
     Args:
         record: the capture.
         comparison: what its gradients came to.
         capture: its place in the session.
-        divergence: how far each node is off, where that was looked for.
     """
     if comparison is None:
         return b""
@@ -124,12 +110,8 @@ def pack_parity(
         "row_mismatched": np.asarray([row.mismatched for row in rows], "<f8"),
         "row_note": notes.optional(row.note for row in rows),
     }
-    if divergence is not None:
-        pairs = [divergence.errors.get(node.number, (None, None)) for node in record.autograd_nodes]
-        columns |= {"node_into": errors(pair[0] for pair in pairs), "node_out": errors(pair[1] for pair in pairs)}
     facts = {
         "capture": capture,
-        "first": None if divergence is None else divergence.first,
         "summary": parity.summary(comparison),
         "ok": parity.ok(comparison),
         "reference": comparison.reference,
@@ -146,9 +128,6 @@ def pack_parity(
         "row_notes": notes.values,
     }
     return joined(facts, tables, columns)
-
-
-# ---------------------------------------------------------------------------------------------------------------- times
 
 
 def pack_times(record: CaptureRecord, capture: int = 0) -> bytes:

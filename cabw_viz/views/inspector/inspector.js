@@ -349,7 +349,7 @@ class Drawable {
 const FLAGS = Object.assign(Object.create(null), {
   "is:touched": (n) => n.initial || n.passes,
   "is:read": (n) => n.execution,
-  "is:diverging": (n) => (n.row ? !n.row.good : n.relative > 0),
+  "is:diverging": (n) => n.compared && !n.good,
   "is:first": (n) => n.origin,
   "is:failed": (n) => n.failed,
   "is:parameter": (n) => n.parameter,
@@ -444,14 +444,13 @@ function bytes(n) {
 const error = (x) =>
   x === null || Number.isNaN(x) ? "–" : x === 0 ? "0" : x === Infinity ? "∞" : x.toExponential(1);
 
-/** What a comparison came to at a node. Errors at inner nodes have no verdict of their own: below 1e-5 they pass for rounding. */
+/** What a comparison came to at a node. */
 function parityClass(n) {
-  if (!n.compared) return "none";
   if (n.origin) return "first";
-  const e = n.relative;
-  if (n.row ? n.row.verdict === "bitwise" : e === 0) return "equal";
-  if (n.row ? n.row.good : e < 1e-5) return "close";
-  return e >= 1e-3 ? "d3" : "d2";
+  if (!n.compared) return "none";
+  if (n.verdict === "bitwise") return "equal";
+  if (n.good) return "close";
+  return n.relative >= 1e-3 ? "d3" : "d2";
 }
 
 const differs = (n) => ["first", "d3", "d2"].includes(parityClass(n));
@@ -667,6 +666,107 @@ const shape = (s) => (s.length ? s.join(" × ") : "scalar");
 return { h, svg, mark, ICON, number, plural, shape };
 };
 const $dom = $dom_();
+const $parts_ = () => {
+/** What panels are made of. */
+const { h, mark, plural, svg, ICON } = $dom;
+const { differs, ENCODINGS, error } = $encode;
+
+const ALARM = "var(--c-alarm)";
+const title = (n) => n.title;
+const inModule = (ins, n) =>
+  n.module || (n.within ? ins.graph.model : ins.graph.grouped ? "outside of any module" : "");
+const place = (ins, n) => [inModule(ins, n), n.line?.[0]].filter(Boolean).join(", ");
+
+function kindMark(n, size) {
+  const [, , token, name] = ENCODINGS.kind.classes.find(([key]) => key === n.family);
+  return mark(name, `var(--${token})`, size);
+}
+
+/** Properties of a button that leads to an item: hovering shows it in the graph, clicking selects it. */
+const to = (ins, key) => ({ "data-key": key, onclick: () => ins.reveal(key) });
+
+/** What stands where there is nothing to show: what is missing, then what makes it. */
+const empty = (...children) => h("div.cabw-empty", null, ...children);
+
+/** A small heading, with a figure at its right. */
+const heading = (text, note) => h("h3", null, h("span", null, text), note && h("small", null, note));
+
+const facts = (rows) =>
+  h(
+    "dl.cabw-facts",
+    null,
+    rows.filter((r) => r && r[1]).flatMap(([k, v]) => [h("dt", null, k), h("dd", null, v)]),
+  );
+
+function finding(ins, { icon, colour = ALARM, head, text, onclick }) {
+  return h(
+    "button.cabw-finding",
+    { onclick },
+    mark(icon, colour, 14),
+    h("div", null, h("b", null, head), h("div", null, text)),
+    h("i", null, "›"),
+  );
+}
+
+const meter = (share, colour) => {
+  const width = (Math.max(Math.min(share, 1), share > 0 ? 0.02 : 0) * 100).toFixed(1);
+  return h("div.cabw-meter", null, h("div", { style: `width:${width}%;background:${colour}` }));
+};
+
+function reach(cone, [up, down] = ["towards the loss", "towards the leaves"]) {
+  if (!cone) return null;
+  return [
+    h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " " + up)),
+    h(
+      "div",
+      null,
+      h("i.cabw-reach.down"),
+      plural(cone.down, "descendant"),
+      h("span.muted", null, " " + down),
+    ),
+  ];
+}
+
+/** A button to open or close something that is folded. */
+function fold(open, name, onclick) {
+  const label = (open ? "Close " : "Open ") + name;
+  return h(
+    "button.cabw-icon.cabw-fold",
+    { "aria-label": label, "aria-expanded": String(open), onclick },
+    svg(open ? ICON.down : ICON.right, { size: 12 }),
+  );
+}
+
+/** Says that only a part of the graph is shown, and leads back to all of it. */
+function scope(ins) {
+  if (!ins.selection) return null;
+  return h(
+    "div.cabw-toolrow",
+    null,
+    h("span.muted", null, "Only"),
+    h("span.cabw-cut", null, ins.name(ins.selection)),
+    h("button.cabw-link.cabw-end", { onclick: () => ins.select("") }, "Show all"),
+  );
+}
+
+/** What was found at an item, in words: for tooltips and the screen reader. */
+function told(item) {
+  const nodes = item.nodes || [item];
+  const out = [];
+  const wrong = nodes.filter(differs);
+  if (nodes.some((n) => n.failed)) out.push("the trace stopped here");
+  if (nodes.some((n) => n.origin))
+    out.push(item.nodes ? "first divergence inside" : `first divergence, ${error(item.relative)} relative`);
+  else if (wrong.length)
+    out.push(item.nodes ? `${wrong.length} of ${nodes.length} nodes differ` : `differs by ${error(item.relative)}`);
+  if (nodes.some((n) => n.initial)) out.push("touched in the initial trace");
+  if (nodes.some((n) => n.passes)) out.push("looked for in a graph pass");
+  if (nodes.some((n) => n.hooks)) out.push("hook");
+  return out.join(", ");
+}
+return { ALARM, title, inModule, place, kindMark, to, empty, heading, facts, finding, meter, reach, fold, scope, told };
+};
+const $parts = $parts_();
 const $families_ = () => {
 /** What kind of work a node does, from its name: the classes of the colouring by kind; and names fit to be drawn. */
 const FAMILY_OF_KIND = {
@@ -781,6 +881,7 @@ const $aria_ = () => {
  * so that its cost follows the window and not the graph; aria-posinset and aria-setsize say where in the whole each item is.
  */
 const { h, plural } = $dom;
+const { told } = $parts;
 const { badges } = $shapes;
 
 const MOST = 150,
@@ -845,7 +946,7 @@ class AriaTree {
   }
 
   #said(item) {
-    return badges(item).length || (!item.nodes && item.relative) ? ", " + this.ins.told(item) : "";
+    return badges(item).length || (!item.nodes && item.relative) ? ", " + told(item) : "";
   }
 
   /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */
@@ -964,12 +1065,13 @@ class Camera {
     this.move({ x: cx - (w / 2 + 24) / k, y: cy - (h / 2 + 26) / k, k });
   }
 
-  zoom(factor, sx = this.ins.renderer.w / 2, sy = this.ins.renderer.h / 2, animate = false) {
+  /** What lies at (sx, sy) on screen goes to (tx, ty), which is where it is if nothing else is said. */
+  zoom(factor, sx = this.ins.renderer.w / 2, sy = this.ins.renderer.h / 2, animate = false, tx = sx, ty = sy) {
     const { renderer } = this.ins,
       k = Math.max(ZOOM[0], Math.min(ZOOM[1], renderer.view.k * factor)),
       [x, y] = renderer.toWorld(sx, sy);
     this.ins.lastFit = null;
-    this.move({ x: x - sx / k, y: y - sy / k, k }, animate);
+    this.move({ x: x - tx / k, y: y - ty / k, k }, animate);
   }
 
   move(to, animate = true) {
@@ -1961,6 +2063,9 @@ const { rowsOf, sent, unpack } = $columns;
 const { Drawable, FLAGS, heldBy } = $drawable;
 const { familyOfKind, lookOf, plain } = $families;
 
+/** The verdicts with which a comparison is in order. */
+const GOOD = new Set(["bitwise", "within_tolerance", "within_noise"]);
+
 /** One autograd node: an index and getters. Fifty thousand of them cost an object each and no strings. */
 class Node {
   row = null;
@@ -2019,10 +2124,14 @@ class Node {
     return failed_at !== null && this.id > failed_at;
   }
   get compared() {
-    return (
-      this.row !== null ||
-      !Number.isNaN(this.graph.errorAt("node_into", this.index) + this.graph.errorAt("node_out", this.index))
-    );
+    return this.verdict !== null;
+  }
+  /** How its gradients compare with the reference, the worst of them; null where they were not compared. */
+  get verdict() {
+    return this.row?.verdict ?? this.graph.verdictAt(this.index);
+  }
+  get good() {
+    return GOOD.has(this.verdict);
   }
   /** Largest relative error seen at the node; endless where a gradient is missing or not finite. */
   get relative() {
@@ -2037,7 +2146,7 @@ class Node {
     return this.graph.errorAt("node_out", this.index);
   }
   get origin() {
-    return this.graph.parity?.first === this.id;
+    return this.graph.divergence?.first === this.id;
   }
   get initial() {
     return this.graph.reads.initial_trace[this.index];
@@ -2098,6 +2207,7 @@ class Graph extends Drawable {
     this.stack = [...this.groups.values()].find((g) => g.stack);
     this.setTouches(null);
     this.setParity(null);
+    this.setDivergence(null);
   }
 
   /** Takes over who read which metadata; a null or empty part is one without touches. */
@@ -2128,12 +2238,10 @@ class Graph extends Drawable {
   setParity(bytes) {
     const part = this.#part(bytes);
     this.parity = part?.facts ?? null;
-    this.errors = part?.columns ?? {};
     this.parameters = [];
     for (const node of this.list) node.row = null;
     if (part) {
       const { columns: c, tables: t } = part;
-      const good = new Set(t.good);
       this.parameters = Array.from(c.row_name, (name, k) => {
         const verdict = t.verdicts[c.row_verdict[k]];
         const known = !Number.isNaN(c.row_rel[k]);
@@ -2142,10 +2250,10 @@ class Graph extends Drawable {
           shape: t.row_shapes[c.row_shape[k]],
           dtype: t.row_dtypes[c.row_dtype[k]],
           verdict,
-          good: good.has(verdict),
+          good: GOOD.has(verdict),
           rel: known ? c.row_rel[k] : null,
           abs: Number.isNaN(c.row_abs[k]) ? null : c.row_abs[k],
-          relative: known ? c.row_rel[k] : good.has(verdict) ? 0 : Infinity,
+          relative: known ? c.row_rel[k] : GOOD.has(verdict) ? 0 : Infinity,
           elements: c.row_elements[k],
           mismatched: c.row_mismatched[k],
           note: c.row_note[k] ? t.row_notes[c.row_note[k] - 1] : "",
@@ -2156,8 +2264,35 @@ class Graph extends Drawable {
       });
     }
     this.wrong = this.parameters.filter((row) => !row.good);
+    this.renew();
+  }
+
+  /** Takes over how the gradients at each node compare, and which steps are at fault; a null or empty part is a search that was not made. */
+  setDivergence(bytes) {
+    const part = this.#part(bytes);
+    this.divergence = part?.facts ?? null;
+    this.errors = part?.columns ?? {};
+    this.verdicts = part?.tables.verdicts;
+    this.culprits = [];
+    if (part) {
+      const { columns: c, tables: t } = part;
+      this.culprits = Array.from(c.culprit_node, (node, k) => ({
+        node: node ? this.list[node - 1] : null,
+        kind: t.culprit_kinds[c.culprit_kind[k]],
+        name: t.culprit_names[c.culprit_name[k]],
+        verdict: t.verdicts[c.culprit_verdict[k]],
+        rel: c.culprit_rel[k],
+        abs: c.culprit_abs[k],
+        note: c.culprit_note[k] ? t.culprit_notes[c.culprit_note[k] - 1] : "",
+      }));
+    }
     this.first = this.list.find((node) => node.origin) || null;
     this.renew();
+  }
+
+  verdictAt(i) {
+    const k = this.errors.node_verdict?.[i];
+    return k ? this.verdicts[k - 1] : null;
   }
 
   /** A part, if it belongs to this capture: while another one is on its way, parts of both may be around. */
@@ -2361,6 +2496,12 @@ class Op {
   }
   get compared() {
     return this.base?.compared ?? false;
+  }
+  get verdict() {
+    return this.base?.verdict ?? null;
+  }
+  get good() {
+    return this.base?.good ?? false;
   }
   get relative() {
     return this.base?.relative ?? 0;
@@ -2614,7 +2755,7 @@ class Scene {
       if (!ends[c][0] || y < ends[c][0].y) ends[c][0] = { y, way };
       if (!ends[c][1] || y >= ends[c][1].y) ends[c][1] = { y, way };
     }
-    return ends.map(([first, last], c) => ({ x: c * stride, w: stride, text: first ? range(first.way, last.way) : "" }));
+    return ends.map(([first, last], c) => ({ x: c * stride, w: stride, texts: first ? range(first.way, last.way) : [] }));
   }
 
   /** Closed boxes in a part of the world, by rows of height. */
@@ -2683,11 +2824,13 @@ function wayTo(item) {
   return names;
 }
 
-/** `layers.47 – 44` for what begins in one module and ends in the other. */
+/** `layers.47 – 44` for what begins in one module and ends in the other, and `47 – 44` where there is less room. */
 function range(a, b) {
   const [from, to] = [a, b].map((way) => way.slice(0, 2).join("."));
-  if (from === to) return from;
-  return a[0] === b[0] && a[1] && b[1] ? `${from} – ${b[1]}` : `${from} – ${to}`;
+  const short = (way) => way[1] ?? way[0];
+  if (from === to) return [from, short(a)];
+  const alike = a[0] === b[0] && a[1] && b[1];
+  return [`${from} – ${alike ? b[1] : to}`, `${short(a)} – ${short(b)}`, short(a)];
 }
 return { Scene };
 };
@@ -2920,91 +3063,6 @@ function translated(key, from, to) {
 return { LEVELS, Levels, levelFor, translated };
 };
 const $levels = $levels_();
-const $parts_ = () => {
-/** What panels are made of. */
-const { h, mark, plural, svg, ICON } = $dom;
-const { ENCODINGS } = $encode;
-
-const ALARM = "var(--c-alarm)";
-const title = (n) => n.title;
-const inModule = (ins, n) =>
-  n.module || (n.within ? ins.graph.model : ins.graph.grouped ? "outside of any module" : "");
-const place = (ins, n) => [inModule(ins, n), n.line?.[0]].filter(Boolean).join(", ");
-
-function kindMark(n, size) {
-  const [, , token, name] = ENCODINGS.kind.classes.find(([key]) => key === n.family);
-  return mark(name, `var(--${token})`, size);
-}
-
-/** Properties of a button that leads to an item: hovering shows it in the graph, clicking selects it. */
-const to = (ins, key) => ({ "data-key": key, onclick: () => ins.reveal(key) });
-
-/** What stands where there is nothing to show: what is missing, then what makes it. */
-const empty = (...children) => h("div.cabw-empty", null, ...children);
-
-/** A small heading, with a figure at its right. */
-const heading = (text, note) => h("h3", null, h("span", null, text), note && h("small", null, note));
-
-const facts = (rows) =>
-  h(
-    "dl.cabw-facts",
-    null,
-    rows.filter((r) => r && r[1]).flatMap(([k, v]) => [h("dt", null, k), h("dd", null, v)]),
-  );
-
-function finding(ins, { icon, colour = ALARM, head, text, onclick }) {
-  return h(
-    "button.cabw-finding",
-    { onclick },
-    mark(icon, colour, 14),
-    h("div", null, h("b", null, head), h("div", null, text)),
-    h("i", null, "›"),
-  );
-}
-
-const meter = (share, colour) => {
-  const width = (Math.max(Math.min(share, 1), share > 0 ? 0.02 : 0) * 100).toFixed(1);
-  return h("div.cabw-meter", null, h("div", { style: `width:${width}%;background:${colour}` }));
-};
-
-function reach(cone, [up, down] = ["towards the loss", "towards the leaves"]) {
-  if (!cone) return null;
-  return [
-    h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " " + up)),
-    h(
-      "div",
-      null,
-      h("i.cabw-reach.down"),
-      plural(cone.down, "descendant"),
-      h("span.muted", null, " " + down),
-    ),
-  ];
-}
-
-/** A button to open or close something that is folded. */
-function fold(open, name, onclick) {
-  const label = (open ? "Close " : "Open ") + name;
-  return h(
-    "button.cabw-icon.cabw-fold",
-    { "aria-label": label, "aria-expanded": String(open), onclick },
-    svg(open ? ICON.down : ICON.right, { size: 12 }),
-  );
-}
-
-/** Says that only a part of the graph is shown, and leads back to all of it. */
-function scope(ins) {
-  if (!ins.selection) return null;
-  return h(
-    "div.cabw-toolrow",
-    null,
-    h("span.muted", null, "Only"),
-    h("span.cabw-cut", null, ins.name(ins.selection)),
-    h("button.cabw-link.cabw-end", { onclick: () => ins.select("") }, "Show all"),
-  );
-}
-return { ALARM, title, inModule, place, kindMark, to, empty, heading, facts, finding, meter, reach, fold, scope };
-};
-const $parts = $parts_();
 const $task_ = () => {
 /** Things that only a kernel can do, asked for in a panel: what to run it with, how it goes, what became of it. */
 const { h } = $dom;
@@ -3080,7 +3138,14 @@ function state(ins, what, task) {
   }
   if (task.what !== what) return null;
   if (task.state === "running")
-    return h("p", { role: "status" }, `${TEXTS[what].running}. Interrupt the kernel to stop it.`);
+    return h(
+      "div.cabw-running",
+      null,
+      h("p", { role: "status" }, `${TEXTS[what].running}. Interrupt the kernel to stop it.`),
+      task.share === undefined
+        ? null
+        : h("progress", { max: 1, value: task.share, "aria-label": "How far the run of the graph has come" }),
+    );
   if (task.state === "failed") return h("pre.cabw-error", { role: "alert" }, task.error);
   if (task.state === "interrupted") return h("p", { role: "status" }, "Stopped by an interrupt; nothing was changed.");
   return task.seconds === undefined
@@ -3620,11 +3685,13 @@ return { inPlainWords };
 const $reasons = $reasons_();
 const $panels_misses_ = () => {
 /** Every backward call of the session, and why it was captured again. */
-const { h, ICON, number, plural, svg } = $dom;
+const { h, ICON, plural, svg } = $dom;
+const { windowed } = $list;
 const { ALARM, empty } = $parts;
 const { inPlainWords } = $reasons;
 
-const MOST = 200;
+const FEW = 200; // more rows than these get one height, so that only those in sight exist
+const ROW = 62;
 const LOOKS = {
   captured: ["captured", "Captured"],
   cache_hit: ["hit", "Cache hit"],
@@ -3651,10 +3718,15 @@ function missesPanel(ins) {
         again.length ? "Each call of this session, and why it was captured again." : "Each call of this session.",
       ),
     ),
-    rows.slice(0, MOST).map((row, i) => line(ins, row, i)),
-    rows.length > MOST
-      ? h("p.muted.cabw-hint", null, `${number(rows.length - MOST)} more: session.events has them all.`)
-      : null,
+    rows.length <= FEW
+      ? rows.map((row, i) => line(ins, row, i))
+      : windowed({
+          count: rows.length,
+          height: ROW,
+          className: ".cabw-even",
+          make: (i) => line(ins, rows[i], i),
+          scroller: () => ins.body,
+        }),
   );
 }
 
@@ -3695,8 +3767,8 @@ function line(ins, e, i) {
       h("span.mono", null, `${e.function} at ${e.where || "an unknown place"}`),
       e.capture === null || e.outcome !== "captured" ? null : shown(ins, e.capture),
     ),
-    e.reason ? h("div.why", null, words) : null,
-    words !== e.reason ? h("div.why.mono.cabw-wrap", null, e.reason) : null,
+    e.reason ? h("div.why", { title: e.reason }, words) : null,
+    words !== e.reason ? h("div.why.mono.cabw-wrap.cabw-raw", null, e.reason) : null,
   );
 }
 
@@ -4264,7 +4336,8 @@ function parity(ins) {
     ins.openTab(key ? "node" : "parity");
     if (key) ins.reveal(key);
   };
-  if (!graph.parity)
+  const { first, wrong, parameters } = graph;
+  if (!graph.parity && !first)
     return graph.data.failure
       ? null
       : finding(ins, {
@@ -4276,12 +4349,17 @@ function parity(ins) {
             : "With a kernel: cap.parity()",
           onclick: () => ins.openTab("parity"),
         });
-  const { first, wrong, parameters } = graph;
   if (first)
     return finding(ins, {
       icon: "flag",
       head: `Gradients part at ${title(first)}`,
-      text: `${place(ins, first)}. Its inputs agree with eager. ${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ.`,
+      text: [
+        place(ins, first),
+        "Its inputs agree with eager",
+        parameters.length ? `${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ` : null,
+      ]
+        .filter(Boolean)
+        .join(". "),
       onclick: see(first.key),
     });
   return finding(ins, {
@@ -4497,10 +4575,20 @@ function nodeParts(ins, n) {
   ];
 }
 
-function agreed(n) {
-  if (n.row) return n.row.verdict === "bitwise" ? "bitwise equal to eager" : n.row.verdict.replace("_", " ");
-  return n.relative ? `within rounding of eager, ${error(n.relative)}` : "bitwise equal to eager";
+/** What a step does wrong on its own, given gradients that agree. */
+function atFault(c) {
+  const what = Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `${error(c.rel)} relative, ${error(c.abs)} absolute`;
+  const who = { gradient_sum: `The ${c.name}`, hook: `The ${c.name}` }[c.kind] ?? "It";
+  return h("p.cabw-fault", null, `${who} makes a difference of gradients that agree: ${what}${c.note ? `; ${c.note}` : ""}.`);
 }
+
+function agreed(n) {
+  return n.verdict === "bitwise" ? "bitwise equal to eager" : n.verdict.replaceAll("_", " ");
+}
+
+/** An error that says nothing of the kind of difference, or the kind. */
+const differing = (n) =>
+  n.relative < Infinity ? `differs by ${error(n.relative)}` : n.verdict.replaceAll("_", " ");
 
 function head(ins, n) {
   const verdict =
@@ -4511,7 +4599,7 @@ function head(ins, n) {
             "span.cabw-tag.alarm",
             null,
             mark("differ", ALARM, 10),
-            n.row ? n.row.verdict : `differs by ${error(n.relative)}`,
+            n.row ? n.row.verdict : differing(n),
           )
         : h("span.cabw-tag", null, mark("equal", "var(--muted)", 10), agreed(n));
   const tags = [
@@ -4539,6 +4627,7 @@ function head(ins, n) {
     ),
     tags.length ? h("div.cabw-tags", null, tags) : null,
     n.failed ? h("pre.cabw-error", null, ins.graph.data.failure) : null,
+    ins.graph.culprits.filter((c) => c.node === n).map(atFault),
   );
 }
 
@@ -4762,7 +4851,13 @@ const ORDERS = {
 function parityPanel(ins) {
   const { graph } = ins;
   if (!graph.parity)
-    return h("div.cabw-pad", null, h("h2", null, "Parity"), taskForm(ins, "parity", "Parity has not been computed."));
+    return h(
+      "div.cabw-pad",
+      null,
+      h("h2", null, "Parity"),
+      taskForm(ins, "parity", "Parity has not been computed."),
+      diverging(ins),
+    );
   const ui = (ins.ui.parityList ??= { show: graph.wrong.length ? "bad" : "all", by: "order" });
   const rows = listed(graph, ui);
   return h(
@@ -4772,8 +4867,9 @@ function parityPanel(ins) {
       "div.cabw-pad.cabw-tight",
       null,
       summary(ins),
+      diverging(ins),
+      conditions(graph.parity),
       taskForm(ins, "parity"),
-      graph.errors.node_out ? [heading("Error at each node, in backward order", "relative"), chart(ins)] : null,
     ),
     graph.parameters.length ? [toolbar(ins, ui), columns(ins, ui), table(ins, rows)] : null,
   );
@@ -4786,7 +4882,7 @@ function listed(graph, ui) {
 }
 
 function summary(ins) {
-  const { parity, wrong, parameters, first } = ins.graph;
+  const { parity, wrong, parameters } = ins.graph;
   const count = plural(parameters.length, "gradient");
   const head = !parameters.length
     ? "No gradient was compared"
@@ -4798,24 +4894,47 @@ function summary(ins) {
   return [
     h("h2", null, head),
     h("p.muted", null, sentence(`${parity.candidate}, against ${parity.reference}.`)),
-    first
-      ? finding(ins, {
-          icon: "flag",
-          head: `First divergence: ${title(first)}`,
-          text: place(ins, first),
-          onclick: () => ins.reveal(first.key),
-        })
-      : null,
-    parity.notes.map((note) => h("p.muted", null, sentence(note + "."))),
-    parity.tolerances.map(([dtype, rtol, atol]) =>
-      h(
-        "p.muted",
-        null,
-        `Tolerance for ${dtype.replace("torch.", "")}: ${error(rtol)} relative, ${error(atol)} of the largest element.`,
-      ),
-    ),
   ];
 }
+
+/** How the gradients of parameters were compared. */
+function conditions({ notes, tolerances }) {
+  const words = tolerances.map(
+    ([dtype, rtol, atol]) =>
+      `Tolerance for ${dtype.replace("torch.", "")}: ${error(rtol)} relative, ${error(atol)} of the largest element.`,
+  );
+  return [heading("Parameters"), [...words, ...notes.map((note) => sentence(note + "."))].map((text) => h("p.muted", null, text))];
+}
+
+/** Where gradients first part: the steps at fault, and the error at every node. */
+function diverging(ins) {
+  const { divergence, culprits } = ins.graph;
+  const missing = "Where gradients first part from eager has not been looked for.";
+  if (!divergence) return [heading("First divergence"), taskForm(ins, "divergence", missing)];
+  const step = (c, i) =>
+    finding(ins, {
+      icon: i ? "differ" : "flag",
+      head: `${i ? "At fault too" : "First divergence"}: ${c.node && !STEPS.has(c.kind) ? title(c.node) : c.name}`,
+      text: [c.node ? place(ins, c.node) : "", Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `off by ${error(c.rel)} of the largest element`]
+        .filter(Boolean)
+        .join(", "),
+      onclick: () => c.node && ins.reveal(c.node.key),
+    });
+  const made = ([id, text]) =>
+    finding(ins, { icon: "bang", head: text.split(": ")[0], text, onclick: () => ins.reveal("n" + id) });
+  return [
+    heading("First divergence", divergence.drifts ? "apart by rounding" : ""),
+    culprits.length ? culprits.slice(0, MOST).map(step) : h("p", null, divergence.summary),
+    culprits.length > MOST ? h("p.muted", null, `${number(culprits.length - MOST)} more steps are at fault.`) : null,
+    divergence.nonfinite.map(made),
+    divergence.notes.map((note) => h("p.muted", null, sentence(note + "."))),
+    taskForm(ins, "divergence"),
+    divergence.compared ? [heading("Error at each node, in backward order", "relative"), chart(ins)] : null,
+  ];
+}
+
+const MOST = 5;
+const STEPS = new Set(["gradient_sum", "hook"]);
 
 const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 
@@ -5377,8 +5496,9 @@ function parityStatus(ins) {
     ins.openTab("parity");
     if (first) ins.reveal(first.key);
   };
-  if (!parity) return h("button", { onclick: () => ins.openTab("parity") }, "parity: not computed");
   const where = first ? `, first at ${title(first)}, ${place(ins, first)}` : "";
+  if (!parity)
+    return h("button.cut", { onclick: see }, first ? `gradients part${where.slice(1)}` : "parity: not computed");
   return h(
     "button.cut",
     { onclick: see },
@@ -5444,7 +5564,8 @@ function pointer(ins) {
     };
   const held = new Map();
   let drag = null,
-    pinch = 0;
+    pinch = 0,
+    middle = [0, 0];
   el.addEventListener("pointerdown", (e) => {
     if (e.button) return;
     el.setPointerCapture(e.pointerId);
@@ -5452,16 +5573,18 @@ function pointer(ins) {
     ins.camera.moving = null;
     drag = { from: at(e), view: { ...ins.renderer.view }, moved: false };
     pinch = held.size === 2 ? spread(held) : 0;
+    middle = between(held);
     ins.tooltip.show(null);
   });
   el.addEventListener("pointermove", (e) => {
     const p = at(e);
     if (held.has(e.pointerId)) held.set(e.pointerId, p);
     if (pinch && held.size === 2) {
-      const now = spread(held),
-        [a, b] = [...held.values()];
-      ins.camera.zoom(now / pinch, (a[0] + b[0]) / 2, (a[1] + b[1]) / 2);
+      const now = spread(held);
+      const to = between(held);
+      ins.camera.zoom(now / pinch, ...middle, false, ...to);
       pinch = now;
+      middle = to;
       drag.moved = true;
       drag.from = p;
       drag.view = { ...ins.renderer.view };
@@ -5638,6 +5761,11 @@ const spread = (held) => {
   const [a, b] = [...held.values()];
   return Math.hypot(a[0] - b[0], a[1] - b[1]) || 1;
 };
+/** The point in the middle of the fingers. */
+const between = (held) => {
+  const all = [...held.values()];
+  return [0, 1].map((axis) => all.reduce((sum, p) => sum + p[axis], 0) / all.length);
+};
 const cost = (a, b) =>
   Math.abs(a.x + a.w / 2 - b.x - b.w / 2) + Math.abs(a.y - b.y) * 0.5 + (a.item.parameter ? 60 : 0);
 return { pointer, keys };
@@ -5653,11 +5781,11 @@ const $text_ = () => {
 /** Words and marks on the canvas: a cut is worked out once, and so is the path of a mark. */
 const { markPath } = $encode;
 
-function paintMark(r, name, x, y, r, colour) {
+function paintMark(r, name, x, y, size, colour) {
   const { ctx } = r,
-    id = name + r.toFixed(1);
+    id = name + size.toFixed(1);
   if (!r.paths.has(id)) {
-    const [how, d] = markPath(name, r);
+    const [how, d] = markPath(name, size);
     r.paths.set(id, [how, new Path2D(d)]);
   }
   const [how, path] = r.paths.get(id);
@@ -5668,7 +5796,7 @@ function paintMark(r, name, x, y, r, colour) {
     ctx.fill(path);
   } else {
     ctx.strokeStyle = colour;
-    ctx.lineWidth = Math.max(1.6, r * 0.4);
+    ctx.lineWidth = Math.max(1.6, size * 0.4);
     ctx.stroke(path);
   }
   ctx.restore();
@@ -6094,10 +6222,13 @@ function paintHeads(r) {
   ctx.setTransform(r.ratio, 0, 0, r.ratio, 0, 0);
   ctx.textBaseline = "middle";
   ctx.fillStyle = theme.muted;
-  for (const { x, w, text } of scene.heads) {
+  ctx.font = `600 11px ${theme.ui}`;
+  for (const { x, w, texts } of scene.heads) {
     const [sx, sy] = r.toScreen(x, 0);
     if (sx > r.w || sx + w * view.k < 0) continue;
-    paintText(r, text, sx, Math.max(sy - 12, 12), Math.max(w * view.k - 8, 24), "600 11px");
+    const room = w * view.k - 8;
+    const text = texts.find((words) => ctx.measureText(words).width <= room) ?? texts.at(-1) ?? "";
+    paintText(r, text, sx, Math.max(sy - 12, 12), room, "600 11px");
   }
   const k = view.k * r.ratio;
   ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
@@ -6139,11 +6270,11 @@ function paintOverlays(r, boxes) {
       .filter(([, loud]) => loud || grow < 4)
       .slice(0, grow > 3 ? 1 : 3)
       .forEach(([mark, loud], i) => {
-        const r = 7.5 * grow,
-          cx = x + w - (b.kind === "node" ? 2 : 10) - i * (r * 2 + 2),
+        const round = 7.5 * grow,
+          cx = x + w - (b.kind === "node" ? 2 : 10) - i * (round * 2 + 2),
           cy = y - (b.kind === "node" ? 3 : 0);
         ctx.beginPath();
-        ctx.arc(cx, cy, r, 0, 7);
+        ctx.arc(cx, cy, round, 0, 7);
         ctx.fillStyle = loud ? theme["c-alarm"] : theme.box;
         ctx.fill();
         ctx.strokeStyle = loud ? theme.box : theme["line-strong"];
@@ -6232,7 +6363,8 @@ function followTheme(el, changed) {
   const read = () => {
     if (!el.isConnected) return; // a notebook renders first and attaches later; without a document there are no styles to read
     const host = getComputedStyle(el).getPropertyValue("--jp-layout-color1").trim();
-    el.dataset.theme = (host ? luminance(toRgb(host)) < 0.4 : system.matches) ? "dark" : "light";
+    const dark = host ? luminance(toRgb(host)) < 0.4 : (named() ?? system.matches);
+    el.dataset.theme = dark ? "dark" : "light";
     const style = getComputedStyle(el),
       theme = { name: el.dataset.theme };
     for (const t of TOKENS) theme[t] = style.getPropertyValue("--" + t).trim();
@@ -6243,10 +6375,7 @@ function followTheme(el, changed) {
     changed(theme);
   };
   const observer = new MutationObserver(read);
-  observer.observe(document.body, {
-    attributes: true,
-    attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class", "style"],
-  });
+  for (const page of [document.body, document.documentElement]) observer.observe(page, { attributes: true });
   const attached = new ResizeObserver(() => {
     if (el.isConnected) {
       attached.disconnect();
@@ -6261,6 +6390,15 @@ function followTheme(el, changed) {
     attached.disconnect();
     system.removeEventListener("change", read);
   };
+}
+
+/** Whether the page says that it is dark, as VS Code, Colab and marimo do, each in its own way; null where it says nothing. */
+function named() {
+  const words = [document.documentElement, document.body]
+    .map((el) => `${el.className} ${el.dataset.vscodeThemeKind ?? ""} ${el.getAttribute("theme") ?? ""}`)
+    .join(" ");
+  const said = /(?:^|[\s-])(dark|light)(?![\w-])/.exec(words);
+  return said ? said[1] === "dark" : /\bvscode-high-contrast\b/.test(words) || null;
 }
 
 let probe;
@@ -6632,7 +6770,7 @@ const $tooltip_ = () => {
 const { h, plural, shape } = $dom;
 const { bytes } = $encode;
 const { heldBy } = $drawable;
-const { place } = $parts;
+const { place, told } = $parts;
 
 const REST = 320;
 
@@ -6679,13 +6817,13 @@ class Tooltip {
     return [
       [g.cls, plural(g.nodes.length, "node")].filter(Boolean).join(", "),
       held ? `holds ${bytes(held)}` : null,
-      this.ins.told(g),
+      told(g),
     ];
   }
 
   #ofOp(op) {
     const text = op.text.slice(0, 400);
-    return [text.slice(text.indexOf(" = ") + 3), op.base?.title, place(this.ins, op), op.line?.[2], this.ins.told(op)];
+    return [text.slice(text.indexOf(" = ") + 3), op.base?.title, place(this.ins, op), op.line?.[2], told(op)];
   }
 
   #ofNode(n) {
@@ -6697,7 +6835,7 @@ class Tooltip {
       n.parameter ? null : place(this.ins, n),
       n.line?.[2],
       n.parameter ? null : out.map(([s, t]) => `${shape(s)} ${t}`).join(", "),
-      this.ins.told(n),
+      told(n),
     ];
   }
 
@@ -6708,6 +6846,92 @@ class Tooltip {
 return { Tooltip };
 };
 const $tooltip = $tooltip_();
+const $traits_ = () => {
+/** What the model says, taken over: findings that come after the graph, code that was asked for, traits that Python sets. */
+const { sent } = $columns;
+const { ENCODINGS } = $encode;
+const { fold, unfold } = $expanded;
+const { legend, status } = $frame;
+const { SessionFacts } = $session;
+
+/** The parts that are findings, each with the method of the graph that takes it over. */
+const FINDINGS = {
+  touches: "setTouches",
+  parity: "setParity",
+  divergence: "setDivergence",
+  times: "setTimes",
+};
+const TWO_WAY = ["selection", "expanded", "color_by", "query", "level"];
+
+function listen(ins) {
+  const { model } = ins;
+  const on = {
+    code: () => arrived(ins, "code"),
+    aten: () => arrived(ins, "aten"),
+    task: () => {
+      ins.refreshPanel();
+      ins.showNote();
+    },
+    session: () => {
+      ins.session = new SessionFacts(model.get("session"));
+      ins.refreshPanel();
+    },
+  };
+  for (const part of Object.keys(FINDINGS)) on[part] = () => found(ins, part);
+  for (const name of TWO_WAY) on[name] = () => set(ins, name, model.get(name));
+  for (const [name, f] of Object.entries(on)) {
+    model.on("change:" + name, f);
+    ins.stop.push(() => model.off("change:" + name, f));
+  }
+}
+
+function takeFindings(ins) {
+  for (const part of Object.keys(FINDINGS)) take(ins, part);
+}
+
+function take(ins, part) {
+  ins.graph[FINDINGS[part]](ins.model.get(part));
+}
+
+/** Something was computed after the graph was drawn: take it over, and show it wherever it shows. */
+function found(ins, part) {
+  take(ins, part);
+  ins.levels.renewed();
+  ins.scene?.mark();
+  ins.ui.parityList = null;
+  ins.paint();
+  legend(ins);
+  status(ins);
+  ins.emphasise();
+  ins.refreshPanel();
+}
+
+/** The code of a graph has come: a level may have waited for it. */
+function arrived(ins, part) {
+  if (!sent(ins.model.get(part))) return; // another capture is on its way
+  const level = ins.levels.renew(part);
+  const shown = ins.level === level && !ins.switching && ins.drawn !== ins.graph;
+  if (ins.pending === level || shown) ins.setLevel(level);
+  ins.refreshPanel();
+}
+
+/** A trait that Python has set; what this side has told Python comes back here too, and changes nothing. */
+function set(ins, name, value) {
+  if (name === "selection" && value !== ins.selection) ins.reveal(value);
+  if (name === "color_by" && value !== ins.colour && ENCODINGS[value]) ins.setColour(value);
+  if (name === "query" && value !== ins.input.value) {
+    ins.input.value = value;
+    ins.find(value);
+  }
+  if (name === "level" && value !== ins.level) ins.setLevel(value);
+  if (name === "expanded" && !ins.switching && String(value) !== String(fold(ins.expanded, ins.drawn))) {
+    ins.expanded = unfold(value, ins.drawn);
+    ins.rebuild(null, { quiet: true, then: () => ins.camera.show(ins.selection) });
+  }
+}
+return { listen, takeFindings };
+};
+const $traits = $traits_();
 const $main_ = () => {
 /**
  * The inspector: its state and what follows from a change of it. `render({ model, el })` is anywidget's signature; the traits
@@ -6716,10 +6940,9 @@ const $main_ = () => {
  */
 const { AriaTree } = $aria;
 const { Camera } = $camera;
-const { sent } = $columns;
 const { h } = $dom;
-const { differs, ENCODINGS, error } = $encode;
-const { fold, unfold } = $expanded;
+const { ENCODINGS } = $encode;
+const { unfold } = $expanded;
 const { find, step } = $find;
 const { frame, legend, status } = $frame;
 const { Graph } = $graph;
@@ -6732,9 +6955,7 @@ const { showNote } = $note;
 const { SessionFacts } = $session;
 const { followTheme } = $theme;
 const { Tooltip } = $tooltip;
-
-/** The parts that are findings, each with the method of the graph that takes it over. */
-const FINDINGS = { touches: "setTouches", parity: "setParity", times: "setTimes" };
+const { listen, takeFindings } = $traits;
 
 class Inspector {
   ui = {};
@@ -6749,7 +6970,7 @@ class Inspector {
   constructor(model, el) {
     this.model = model;
     this.graph = this.drawn = new Graph(model.get("data"));
-    for (const part of Object.keys(FINDINGS)) this.#take(part);
+    takeFindings(this);
     this.session = new SessionFacts(model.get("session"));
     this.times.read = performance.now();
     this.levels = new Levels(model, this.graph);
@@ -6797,7 +7018,7 @@ class Inspector {
       () => this.aria.stop(),
       () => this.tooltip.stop(),
     );
-    this.#listen();
+    listen(this);
   }
 
   /** The first picture: that of the level that is wanted, or what stands in for it until its data is there. */
@@ -6834,56 +7055,6 @@ class Inspector {
 
   /* State. Everything that changes goes through one of these. */
 
-  #listen() {
-    const { model } = this;
-    const on = {
-      code: () => this.#arrived("code"),
-      aten: () => this.#arrived("aten"),
-      task: () => this.#tasked(),
-      session: () => {
-        this.session = new SessionFacts(model.get("session"));
-        this.refreshPanel();
-      },
-    };
-    for (const part of Object.keys(FINDINGS)) on[part] = () => this.#found(part);
-    for (const name of ["selection", "expanded", "color_by", "query", "level"]) on[name] = () => this.#fromModel(name);
-    for (const [name, f] of Object.entries(on)) {
-      model.on("change:" + name, f);
-      this.stop.push(() => model.off("change:" + name, f));
-    }
-  }
-
-  #take(part) {
-    this.graph[FINDINGS[part]](this.model.get(part));
-  }
-
-  /** Something was computed after the graph was drawn: take it over, and show it wherever it shows. */
-  #found(part) {
-    this.#take(part);
-    this.levels.renewed();
-    this.scene?.mark();
-    this.ui.parityList = null;
-    this.paint();
-    legend(this);
-    status(this);
-    this.emphasise();
-    this.refreshPanel();
-  }
-
-  /** The code of a graph has come, or gone: a level may have waited for it. */
-  #arrived(part) {
-    if (!sent(this.model.get(part))) return; // another capture is on its way
-    const level = this.levels.renew(part);
-    if (this.pending === level || (this.level === level && !this.switching && this.drawn !== this.graph))
-      this.setLevel(level);
-    this.refreshPanel();
-  }
-
-  #tasked() {
-    this.refreshPanel();
-    this.showNote();
-  }
-
   /** Asks for another capture of the session; its parts come as traits. */
   openCapture(index) {
     this.tell("capture", index);
@@ -6892,21 +7063,6 @@ class Inspector {
   tell(name, value) {
     this.model.set(name, value);
     this.model.save_changes();
-  }
-
-  #fromModel(name) {
-    const value = this.model.get(name);
-    if (name === "selection" && value !== this.selection) this.reveal(value);
-    if (name === "color_by" && value !== this.colour && ENCODINGS[value]) this.setColour(value);
-    if (name === "query" && value !== this.input.value) {
-      this.input.value = value;
-      this.find(value);
-    }
-    if (name === "level" && value !== this.level) this.setLevel(value);
-    if (name === "expanded" && !this.switching && String(value) !== String(fold(this.expanded, this.drawn))) {
-      this.expanded = unfold(value, this.drawn);
-      this.rebuild(null, { quiet: true, then: () => this.camera.show(this.selection) });
-    }
   }
 
   #choose(key) {
@@ -7075,22 +7231,6 @@ class Inspector {
       this.renderer.setColours(ENCODINGS[this.colour], this.theme, this.drawn);
   }
 
-  /** What was found at an item, in words: for tooltips and the screen reader. */
-  told(item) {
-    const nodes = item.nodes || [item];
-    const out = [];
-    const wrong = nodes.filter(differs);
-    if (nodes.some((n) => n.failed)) out.push("the trace stopped here");
-    if (nodes.some((n) => n.origin))
-      out.push(item.nodes ? "first divergence inside" : `first divergence, ${error(item.relative)} relative`);
-    else if (wrong.length)
-      out.push(item.nodes ? `${wrong.length} of ${nodes.length} nodes differ` : `differs by ${error(item.relative)}`);
-    if (nodes.some((n) => n.initial)) out.push("touched in the initial trace");
-    if (nodes.some((n) => n.passes)) out.push("looked for in a graph pass");
-    if (nodes.some((n) => n.hooks)) out.push("hook");
-    return out.join(", ");
-  }
-
   help() {
     this.keys.hidden = !this.keys.hidden;
   }
@@ -7209,9 +7349,9 @@ async function openFile(render, el) {
   const began = performance.now();
   const part = (name, capture) => inlined(`cabw-${capture}-${name}`);
   const parts = async (capture) => {
-    const names = ["data", "touches", "parity", "times"];
-    const [data, touches, parity, times] = await Promise.all(names.map((name) => part(name, capture)));
-    return { data, touches, parity, times, code: null, aten: null };
+    const names = ["data", "touches", "parity", "divergence", "times"];
+    const read = await Promise.all(names.map((name) => part(name, capture)));
+    return { ...Object.fromEntries(names.map((name, i) => [name, read[i]])), code: null, aten: null };
   };
   // A link may carry state: run.html#color_by=parity&selection=n307
   const linked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));

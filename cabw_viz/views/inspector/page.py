@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Event
 from cabw_viz.views.inspector import columns, findings
+from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.text import in_line
 
 HERE = Path(__file__).parent
@@ -35,6 +37,7 @@ def inspector_page(
     records: Sequence[CaptureRecord],
     events: Iterable[Event] = (),
     comparisons: Mapping[int, Comparison] | None = None,
+    divergences: Mapping[int, Divergence] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> str:
     """A page that shows captures and opens with the first of them.
@@ -44,6 +47,7 @@ def inspector_page(
         records: the captures.
         events: what became of each backward call of their session.
         comparisons: what parity came to, by the place of the capture.
+        divergences: what the search for the first divergence came to, likewise.
         files: where to read the code of a name that is no file's, such as a notebook cell's.
     """
     shown = list(records) or [NO_CAPTURE]
@@ -54,6 +58,7 @@ def inspector_page(
             "data": columns.pack_graph(record, index, files),
             "touches": findings.pack_touches(record, index),
             "parity": findings.pack_parity(record, compared.get(index), index),
+            "divergence": pack_divergence(record, (divergences or {}).get(index), index),
             "times": findings.pack_times(record, index),
             "code": columns.pack_code(record, index),
             "aten": columns.pack_lowered(record, index),

@@ -3,6 +3,7 @@
  * so that its cost follows the window and not the graph; aria-posinset and aria-setsize say where in the whole each item is.
  */
 import { h, plural } from "./dom.js";
+import { told } from "./parts.js";
 import { badges } from "./shapes.js";
 
 const MOST = 150,
@@ -67,7 +68,7 @@ export class AriaTree {
   }
 
   #said(item) {
-    return badges(item).length || (!item.nodes && item.relative) ? ", " + this.ins.told(item) : "";
+    return badges(item).length || (!item.nodes && item.relative) ? ", " + told(item) : "";
   }
 
   /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */

@@ -82,12 +82,13 @@ export class Camera {
     this.move({ x: cx - (w / 2 + 24) / k, y: cy - (h / 2 + 26) / k, k });
   }
 
-  zoom(factor, sx = this.ins.renderer.w / 2, sy = this.ins.renderer.h / 2, animate = false) {
+  /** What lies at (sx, sy) on screen goes to (tx, ty), which is where it is if nothing else is said. */
+  zoom(factor, sx = this.ins.renderer.w / 2, sy = this.ins.renderer.h / 2, animate = false, tx = sx, ty = sy) {
     const { renderer } = this.ins,
       k = Math.max(ZOOM[0], Math.min(ZOOM[1], renderer.view.k * factor)),
       [x, y] = renderer.toWorld(sx, sy);
     this.ins.lastFit = null;
-    this.move({ x: x - sx / k, y: y - sy / k, k }, animate);
+    this.move({ x: x - tx / k, y: y - ty / k, k }, animate);
   }
 
   move(to, animate = true) {

@@ -131,7 +131,7 @@ export class Drawable {
 export const FLAGS = Object.assign(Object.create(null), {
   "is:touched": (n) => n.initial || n.passes,
   "is:read": (n) => n.execution,
-  "is:diverging": (n) => (n.row ? !n.row.good : n.relative > 0),
+  "is:diverging": (n) => n.compared && !n.good,
   "is:first": (n) => n.origin,
   "is:failed": (n) => n.failed,
   "is:parameter": (n) => n.parameter,

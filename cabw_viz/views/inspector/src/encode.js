@@ -61,14 +61,13 @@ export function bytes(n) {
 export const error = (x) =>
   x === null || Number.isNaN(x) ? "–" : x === 0 ? "0" : x === Infinity ? "∞" : x.toExponential(1);
 
-/** What a comparison came to at a node. Errors at inner nodes have no verdict of their own: below 1e-5 they pass for rounding. */
+/** What a comparison came to at a node. */
 function parityClass(n) {
-  if (!n.compared) return "none";
   if (n.origin) return "first";
-  const e = n.relative;
-  if (n.row ? n.row.verdict === "bitwise" : e === 0) return "equal";
-  if (n.row ? n.row.good : e < 1e-5) return "close";
-  return e >= 1e-3 ? "d3" : "d2";
+  if (!n.compared) return "none";
+  if (n.verdict === "bitwise") return "equal";
+  if (n.good) return "close";
+  return n.relative >= 1e-3 ? "d3" : "d2";
 }
 
 export const differs = (n) => ["first", "d3", "d2"].includes(parityClass(n));

@@ -202,8 +202,9 @@ function parityStatus(ins) {
     ins.openTab("parity");
     if (first) ins.reveal(first.key);
   };
-  if (!parity) return h("button", { onclick: () => ins.openTab("parity") }, "parity: not computed");
   const where = first ? `, first at ${title(first)}, ${place(ins, first)}` : "";
+  if (!parity)
+    return h("button.cut", { onclick: see }, first ? `gradients part${where.slice(1)}` : "parity: not computed");
   return h(
     "button.cut",
     { onclick: see },

@@ -3,6 +3,9 @@ import { rowsOf, sent, unpack } from "./columns.js";
 import { Drawable, FLAGS, heldBy } from "./drawable.js";
 import { familyOfKind, lookOf, plain } from "./families.js";
 
+/** The verdicts with which a comparison is in order. */
+const GOOD = new Set(["bitwise", "within_tolerance", "within_noise"]);
+
 /** One autograd node: an index and getters. Fifty thousand of them cost an object each and no strings. */
 class Node {
   row = null;
@@ -61,10 +64,14 @@ class Node {
     return failed_at !== null && this.id > failed_at;
   }
   get compared() {
-    return (
-      this.row !== null ||
-      !Number.isNaN(this.graph.errorAt("node_into", this.index) + this.graph.errorAt("node_out", this.index))
-    );
+    return this.verdict !== null;
+  }
+  /** How its gradients compare with the reference, the worst of them; null where they were not compared. */
+  get verdict() {
+    return this.row?.verdict ?? this.graph.verdictAt(this.index);
+  }
+  get good() {
+    return GOOD.has(this.verdict);
   }
   /** Largest relative error seen at the node; endless where a gradient is missing or not finite. */
   get relative() {
@@ -79,7 +86,7 @@ class Node {
     return this.graph.errorAt("node_out", this.index);
   }
   get origin() {
-    return this.graph.parity?.first === this.id;
+    return this.graph.divergence?.first === this.id;
   }
   get initial() {
     return this.graph.reads.initial_trace[this.index];
@@ -140,6 +147,7 @@ export class Graph extends Drawable {
     this.stack = [...this.groups.values()].find((g) => g.stack);
     this.setTouches(null);
     this.setParity(null);
+    this.setDivergence(null);
   }
 
   /** Takes over who read which metadata; a null or empty part is one without touches. */
@@ -170,12 +178,10 @@ export class Graph extends Drawable {
   setParity(bytes) {
     const part = this.#part(bytes);
     this.parity = part?.facts ?? null;
-    this.errors = part?.columns ?? {};
     this.parameters = [];
     for (const node of this.list) node.row = null;
     if (part) {
       const { columns: c, tables: t } = part;
-      const good = new Set(t.good);
       this.parameters = Array.from(c.row_name, (name, k) => {
         const verdict = t.verdicts[c.row_verdict[k]];
         const known = !Number.isNaN(c.row_rel[k]);
@@ -184,10 +190,10 @@ export class Graph extends Drawable {
           shape: t.row_shapes[c.row_shape[k]],
           dtype: t.row_dtypes[c.row_dtype[k]],
           verdict,
-          good: good.has(verdict),
+          good: GOOD.has(verdict),
           rel: known ? c.row_rel[k] : null,
           abs: Number.isNaN(c.row_abs[k]) ? null : c.row_abs[k],
-          relative: known ? c.row_rel[k] : good.has(verdict) ? 0 : Infinity,
+          relative: known ? c.row_rel[k] : GOOD.has(verdict) ? 0 : Infinity,
           elements: c.row_elements[k],
           mismatched: c.row_mismatched[k],
           note: c.row_note[k] ? t.row_notes[c.row_note[k] - 1] : "",
@@ -198,8 +204,35 @@ export class Graph extends Drawable {
       });
     }
     this.wrong = this.parameters.filter((row) => !row.good);
+    this.renew();
+  }
+
+  /** Takes over how the gradients at each node compare, and which steps are at fault; a null or empty part is a search that was not made. */
+  setDivergence(bytes) {
+    const part = this.#part(bytes);
+    this.divergence = part?.facts ?? null;
+    this.errors = part?.columns ?? {};
+    this.verdicts = part?.tables.verdicts;
+    this.culprits = [];
+    if (part) {
+      const { columns: c, tables: t } = part;
+      this.culprits = Array.from(c.culprit_node, (node, k) => ({
+        node: node ? this.list[node - 1] : null,
+        kind: t.culprit_kinds[c.culprit_kind[k]],
+        name: t.culprit_names[c.culprit_name[k]],
+        verdict: t.verdicts[c.culprit_verdict[k]],
+        rel: c.culprit_rel[k],
+        abs: c.culprit_abs[k],
+        note: c.culprit_note[k] ? t.culprit_notes[c.culprit_note[k] - 1] : "",
+      }));
+    }
     this.first = this.list.find((node) => node.origin) || null;
     this.renew();
+  }
+
+  verdictAt(i) {
+    const k = this.errors.node_verdict?.[i];
+    return k ? this.verdicts[k - 1] : null;
   }
 
   /** A part, if it belongs to this capture: while another one is on its way, parts of both may be around. */

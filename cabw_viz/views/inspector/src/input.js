@@ -7,7 +7,8 @@ export function pointer(ins) {
     };
   const held = new Map();
   let drag = null,
-    pinch = 0;
+    pinch = 0,
+    middle = [0, 0];
   el.addEventListener("pointerdown", (e) => {
     if (e.button) return;
     el.setPointerCapture(e.pointerId);
@@ -15,16 +16,18 @@ export function pointer(ins) {
     ins.camera.moving = null;
     drag = { from: at(e), view: { ...ins.renderer.view }, moved: false };
     pinch = held.size === 2 ? spread(held) : 0;
+    middle = between(held);
     ins.tooltip.show(null);
   });
   el.addEventListener("pointermove", (e) => {
     const p = at(e);
     if (held.has(e.pointerId)) held.set(e.pointerId, p);
     if (pinch && held.size === 2) {
-      const now = spread(held),
-        [a, b] = [...held.values()];
-      ins.camera.zoom(now / pinch, (a[0] + b[0]) / 2, (a[1] + b[1]) / 2);
+      const now = spread(held);
+      const to = between(held);
+      ins.camera.zoom(now / pinch, ...middle, false, ...to);
       pinch = now;
+      middle = to;
       drag.moved = true;
       drag.from = p;
       drag.view = { ...ins.renderer.view };
@@ -200,6 +203,11 @@ function aside(ins, by) {
 const spread = (held) => {
   const [a, b] = [...held.values()];
   return Math.hypot(a[0] - b[0], a[1] - b[1]) || 1;
+};
+/** The point in the middle of the fingers. */
+const between = (held) => {
+  const all = [...held.values()];
+  return [0, 1].map((axis) => all.reduce((sum, p) => sum + p[axis], 0) / all.length);
 };
 const cost = (a, b) =>
   Math.abs(a.x + a.w / 2 - b.x - b.w / 2) + Math.abs(a.y - b.y) * 0.5 + (a.item.parameter ? 60 : 0);

@@ -5,10 +5,9 @@
  */
 import { AriaTree } from "./aria.js";
 import { Camera } from "./camera.js";
-import { sent } from "./columns.js";
 import { h } from "./dom.js";
-import { differs, ENCODINGS, error } from "./encode.js";
-import { fold, unfold } from "./expanded.js";
+import { ENCODINGS } from "./encode.js";
+import { unfold } from "./expanded.js";
 import { find, step } from "./find.js";
 import { frame, legend, status } from "./frame.js";
 import { Graph } from "./graph.js";
@@ -21,9 +20,7 @@ import { showNote } from "./note.js";
 import { SessionFacts } from "./session.js";
 import { followTheme } from "./theme.js";
 import { Tooltip } from "./tooltip.js";
-
-/** The parts that are findings, each with the method of the graph that takes it over. */
-const FINDINGS = { touches: "setTouches", parity: "setParity", times: "setTimes" };
+import { listen, takeFindings } from "./traits.js";
 
 class Inspector {
   ui = {};
@@ -38,7 +35,7 @@ class Inspector {
   constructor(model, el) {
     this.model = model;
     this.graph = this.drawn = new Graph(model.get("data"));
-    for (const part of Object.keys(FINDINGS)) this.#take(part);
+    takeFindings(this);
     this.session = new SessionFacts(model.get("session"));
     this.times.read = performance.now();
     this.levels = new Levels(model, this.graph);
@@ -86,7 +83,7 @@ class Inspector {
       () => this.aria.stop(),
       () => this.tooltip.stop(),
     );
-    this.#listen();
+    listen(this);
   }
 
   /** The first picture: that of the level that is wanted, or what stands in for it until its data is there. */
@@ -123,56 +120,6 @@ class Inspector {
 
   /* State. Everything that changes goes through one of these. */
 
-  #listen() {
-    const { model } = this;
-    const on = {
-      code: () => this.#arrived("code"),
-      aten: () => this.#arrived("aten"),
-      task: () => this.#tasked(),
-      session: () => {
-        this.session = new SessionFacts(model.get("session"));
-        this.refreshPanel();
-      },
-    };
-    for (const part of Object.keys(FINDINGS)) on[part] = () => this.#found(part);
-    for (const name of ["selection", "expanded", "color_by", "query", "level"]) on[name] = () => this.#fromModel(name);
-    for (const [name, f] of Object.entries(on)) {
-      model.on("change:" + name, f);
-      this.stop.push(() => model.off("change:" + name, f));
-    }
-  }
-
-  #take(part) {
-    this.graph[FINDINGS[part]](this.model.get(part));
-  }
-
-  /** Something was computed after the graph was drawn: take it over, and show it wherever it shows. */
-  #found(part) {
-    this.#take(part);
-    this.levels.renewed();
-    this.scene?.mark();
-    this.ui.parityList = null;
-    this.paint();
-    legend(this);
-    status(this);
-    this.emphasise();
-    this.refreshPanel();
-  }
-
-  /** The code of a graph has come, or gone: a level may have waited for it. */
-  #arrived(part) {
-    if (!sent(this.model.get(part))) return; // another capture is on its way
-    const level = this.levels.renew(part);
-    if (this.pending === level || (this.level === level && !this.switching && this.drawn !== this.graph))
-      this.setLevel(level);
-    this.refreshPanel();
-  }
-
-  #tasked() {
-    this.refreshPanel();
-    this.showNote();
-  }
-
   /** Asks for another capture of the session; its parts come as traits. */
   openCapture(index) {
     this.tell("capture", index);
@@ -181,21 +128,6 @@ class Inspector {
   tell(name, value) {
     this.model.set(name, value);
     this.model.save_changes();
-  }
-
-  #fromModel(name) {
-    const value = this.model.get(name);
-    if (name === "selection" && value !== this.selection) this.reveal(value);
-    if (name === "color_by" && value !== this.colour && ENCODINGS[value]) this.setColour(value);
-    if (name === "query" && value !== this.input.value) {
-      this.input.value = value;
-      this.find(value);
-    }
-    if (name === "level" && value !== this.level) this.setLevel(value);
-    if (name === "expanded" && !this.switching && String(value) !== String(fold(this.expanded, this.drawn))) {
-      this.expanded = unfold(value, this.drawn);
-      this.rebuild(null, { quiet: true, then: () => this.camera.show(this.selection) });
-    }
   }
 
   #choose(key) {
@@ -362,22 +294,6 @@ class Inspector {
   paint() {
     if (this.renderer && this.theme && this.colour)
       this.renderer.setColours(ENCODINGS[this.colour], this.theme, this.drawn);
-  }
-
-  /** What was found at an item, in words: for tooltips and the screen reader. */
-  told(item) {
-    const nodes = item.nodes || [item];
-    const out = [];
-    const wrong = nodes.filter(differs);
-    if (nodes.some((n) => n.failed)) out.push("the trace stopped here");
-    if (nodes.some((n) => n.origin))
-      out.push(item.nodes ? "first divergence inside" : `first divergence, ${error(item.relative)} relative`);
-    else if (wrong.length)
-      out.push(item.nodes ? `${wrong.length} of ${nodes.length} nodes differ` : `differs by ${error(item.relative)}`);
-    if (nodes.some((n) => n.initial)) out.push("touched in the initial trace");
-    if (nodes.some((n) => n.passes)) out.push("looked for in a graph pass");
-    if (nodes.some((n) => n.hooks)) out.push("hook");
-    return out.join(", ");
   }
 
   help() {

@@ -89,6 +89,12 @@ class Op {
   get compared() {
     return this.base?.compared ?? false;
   }
+  get verdict() {
+    return this.base?.verdict ?? null;
+  }
+  get good() {
+    return this.base?.good ?? false;
+  }
   get relative() {
     return this.base?.relative ?? 0;
   }

@@ -73,10 +73,13 @@ export function paintHeads(r) {
   ctx.setTransform(r.ratio, 0, 0, r.ratio, 0, 0);
   ctx.textBaseline = "middle";
   ctx.fillStyle = theme.muted;
-  for (const { x, w, text } of scene.heads) {
+  ctx.font = `600 11px ${theme.ui}`;
+  for (const { x, w, texts } of scene.heads) {
     const [sx, sy] = r.toScreen(x, 0);
     if (sx > r.w || sx + w * view.k < 0) continue;
-    paintText(r, text, sx, Math.max(sy - 12, 12), Math.max(w * view.k - 8, 24), "600 11px");
+    const room = w * view.k - 8;
+    const text = texts.find((words) => ctx.measureText(words).width <= room) ?? texts.at(-1) ?? "";
+    paintText(r, text, sx, Math.max(sy - 12, 12), room, "600 11px");
   }
   const k = view.k * r.ratio;
   ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
@@ -118,11 +121,11 @@ export function paintOverlays(r, boxes) {
       .filter(([, loud]) => loud || grow < 4)
       .slice(0, grow > 3 ? 1 : 3)
       .forEach(([mark, loud], i) => {
-        const r = 7.5 * grow,
-          cx = x + w - (b.kind === "node" ? 2 : 10) - i * (r * 2 + 2),
+        const round = 7.5 * grow,
+          cx = x + w - (b.kind === "node" ? 2 : 10) - i * (round * 2 + 2),
           cy = y - (b.kind === "node" ? 3 : 0);
         ctx.beginPath();
-        ctx.arc(cx, cy, r, 0, 7);
+        ctx.arc(cx, cy, round, 0, 7);
         ctx.fillStyle = loud ? theme["c-alarm"] : theme.box;
         ctx.fill();
         ctx.strokeStyle = loud ? theme.box : theme["line-strong"];

@@ -1,6 +1,6 @@
 /** What panels are made of. */
 import { h, mark, plural, svg, ICON } from "./dom.js";
-import { ENCODINGS } from "./encode.js";
+import { differs, ENCODINGS, error } from "./encode.js";
 
 export const ALARM = "var(--c-alarm)";
 export const title = (n) => n.title;
@@ -78,4 +78,20 @@ export function scope(ins) {
     h("span.cabw-cut", null, ins.name(ins.selection)),
     h("button.cabw-link.cabw-end", { onclick: () => ins.select("") }, "Show all"),
   );
+}
+
+/** What was found at an item, in words: for tooltips and the screen reader. */
+export function told(item) {
+  const nodes = item.nodes || [item];
+  const out = [];
+  const wrong = nodes.filter(differs);
+  if (nodes.some((n) => n.failed)) out.push("the trace stopped here");
+  if (nodes.some((n) => n.origin))
+    out.push(item.nodes ? "first divergence inside" : `first divergence, ${error(item.relative)} relative`);
+  else if (wrong.length)
+    out.push(item.nodes ? `${wrong.length} of ${nodes.length} nodes differ` : `differs by ${error(item.relative)}`);
+  if (nodes.some((n) => n.initial)) out.push("touched in the initial trace");
+  if (nodes.some((n) => n.passes)) out.push("looked for in a graph pass");
+  if (nodes.some((n) => n.hooks)) out.push("hook");
+  return out.join(", ");
 }

@@ -64,7 +64,7 @@ export class Scene {
       if (!ends[c][0] || y < ends[c][0].y) ends[c][0] = { y, way };
       if (!ends[c][1] || y >= ends[c][1].y) ends[c][1] = { y, way };
     }
-    return ends.map(([first, last], c) => ({ x: c * stride, w: stride, text: first ? range(first.way, last.way) : "" }));
+    return ends.map(([first, last], c) => ({ x: c * stride, w: stride, texts: first ? range(first.way, last.way) : [] }));
   }
 
   /** Closed boxes in a part of the world, by rows of height. */
@@ -133,9 +133,11 @@ function wayTo(item) {
   return names;
 }
 
-/** `layers.47 – 44` for what begins in one module and ends in the other. */
+/** `layers.47 – 44` for what begins in one module and ends in the other, and `47 – 44` where there is less room. */
 function range(a, b) {
   const [from, to] = [a, b].map((way) => way.slice(0, 2).join("."));
-  if (from === to) return from;
-  return a[0] === b[0] && a[1] && b[1] ? `${from} – ${b[1]}` : `${from} – ${to}`;
+  const short = (way) => way[1] ?? way[0];
+  if (from === to) return [from, short(a)];
+  const alike = a[0] === b[0] && a[1] && b[1];
+  return [`${from} – ${alike ? b[1] : to}`, `${short(a)} – ${short(b)}`, short(a)];
 }

@@ -52,9 +52,9 @@ export async function openFile(render, el) {
   const began = performance.now();
   const part = (name, capture) => inlined(`cabw-${capture}-${name}`);
   const parts = async (capture) => {
-    const names = ["data", "touches", "parity", "times"];
-    const [data, touches, parity, times] = await Promise.all(names.map((name) => part(name, capture)));
-    return { data, touches, parity, times, code: null, aten: null };
+    const names = ["data", "touches", "parity", "divergence", "times"];
+    const read = await Promise.all(names.map((name) => part(name, capture)));
+    return { ...Object.fromEntries(names.map((name, i) => [name, read[i]])), code: null, aten: null };
   };
   // A link may carry state: run.html#color_by=parity&selection=n307
   const linked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));

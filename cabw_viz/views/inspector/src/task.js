@@ -72,7 +72,14 @@ function state(ins, what, task) {
   }
   if (task.what !== what) return null;
   if (task.state === "running")
-    return h("p", { role: "status" }, `${TEXTS[what].running}. Interrupt the kernel to stop it.`);
+    return h(
+      "div.cabw-running",
+      null,
+      h("p", { role: "status" }, `${TEXTS[what].running}. Interrupt the kernel to stop it.`),
+      task.share === undefined
+        ? null
+        : h("progress", { max: 1, value: task.share, "aria-label": "How far the run of the graph has come" }),
+    );
   if (task.state === "failed") return h("pre.cabw-error", { role: "alert" }, task.error);
   if (task.state === "interrupted") return h("p", { role: "status" }, "Stopped by an interrupt; nothing was changed.");
   return task.seconds === undefined

@@ -1,11 +1,11 @@
 /** Words and marks on the canvas: a cut is worked out once, and so is the path of a mark. */
 import { markPath } from "./encode.js";
 
-export function paintMark(r, name, x, y, r, colour) {
+export function paintMark(r, name, x, y, size, colour) {
   const { ctx } = r,
-    id = name + r.toFixed(1);
+    id = name + size.toFixed(1);
   if (!r.paths.has(id)) {
-    const [how, d] = markPath(name, r);
+    const [how, d] = markPath(name, size);
     r.paths.set(id, [how, new Path2D(d)]);
   }
   const [how, path] = r.paths.get(id);
@@ -16,7 +16,7 @@ export function paintMark(r, name, x, y, r, colour) {
     ctx.fill(path);
   } else {
     ctx.strokeStyle = colour;
-    ctx.lineWidth = Math.max(1.6, r * 0.4);
+    ctx.lineWidth = Math.max(1.6, size * 0.4);
     ctx.stroke(path);
   }
   ctx.restore();

@@ -45,7 +45,8 @@ export function followTheme(el, changed) {
   const read = () => {
     if (!el.isConnected) return; // a notebook renders first and attaches later; without a document there are no styles to read
     const host = getComputedStyle(el).getPropertyValue("--jp-layout-color1").trim();
-    el.dataset.theme = (host ? luminance(toRgb(host)) < 0.4 : system.matches) ? "dark" : "light";
+    const dark = host ? luminance(toRgb(host)) < 0.4 : (named() ?? system.matches);
+    el.dataset.theme = dark ? "dark" : "light";
     const style = getComputedStyle(el),
       theme = { name: el.dataset.theme };
     for (const t of TOKENS) theme[t] = style.getPropertyValue("--" + t).trim();
@@ -56,10 +57,7 @@ export function followTheme(el, changed) {
     changed(theme);
   };
   const observer = new MutationObserver(read);
-  observer.observe(document.body, {
-    attributes: true,
-    attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class", "style"],
-  });
+  for (const page of [document.body, document.documentElement]) observer.observe(page, { attributes: true });
   const attached = new ResizeObserver(() => {
     if (el.isConnected) {
       attached.disconnect();
@@ -74,6 +72,15 @@ export function followTheme(el, changed) {
     attached.disconnect();
     system.removeEventListener("change", read);
   };
+}
+
+/** Whether the page says that it is dark, as VS Code, Colab and marimo do, each in its own way; null where it says nothing. */
+function named() {
+  const words = [document.documentElement, document.body]
+    .map((el) => `${el.className} ${el.dataset.vscodeThemeKind ?? ""} ${el.getAttribute("theme") ?? ""}`)
+    .join(" ");
+  const said = /(?:^|[\s-])(dark|light)(?![\w-])/.exec(words);
+  return said ? said[1] === "dark" : /\bvscode-high-contrast\b/.test(words) || null;
 }
 
 let probe;

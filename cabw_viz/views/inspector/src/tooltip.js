@@ -2,7 +2,7 @@
 import { h, plural, shape } from "./dom.js";
 import { bytes } from "./encode.js";
 import { heldBy } from "./drawable.js";
-import { place } from "./parts.js";
+import { place, told } from "./parts.js";
 
 const REST = 320;
 
@@ -49,13 +49,13 @@ export class Tooltip {
     return [
       [g.cls, plural(g.nodes.length, "node")].filter(Boolean).join(", "),
       held ? `holds ${bytes(held)}` : null,
-      this.ins.told(g),
+      told(g),
     ];
   }
 
   #ofOp(op) {
     const text = op.text.slice(0, 400);
-    return [text.slice(text.indexOf(" = ") + 3), op.base?.title, place(this.ins, op), op.line?.[2], this.ins.told(op)];
+    return [text.slice(text.indexOf(" = ") + 3), op.base?.title, place(this.ins, op), op.line?.[2], told(op)];
   }
 
   #ofNode(n) {
@@ -67,7 +67,7 @@ export class Tooltip {
       n.parameter ? null : place(this.ins, n),
       n.line?.[2],
       n.parameter ? null : out.map(([s, t]) => `${shape(s)} ${t}`).join(", "),
-      this.ins.told(n),
+      told(n),
     ];
   }
 

@@ -1,9 +1,11 @@
 /** Every backward call of the session, and why it was captured again. */
-import { h, ICON, number, plural, svg } from "../dom.js";
+import { h, ICON, plural, svg } from "../dom.js";
+import { windowed } from "../list.js";
 import { ALARM, empty } from "../parts.js";
 import { inPlainWords } from "../reasons.js";
 
-const MOST = 200;
+const FEW = 200; // more rows than these get one height, so that only those in sight exist
+const ROW = 62;
 const LOOKS = {
   captured: ["captured", "Captured"],
   cache_hit: ["hit", "Cache hit"],
@@ -30,10 +32,15 @@ export function missesPanel(ins) {
         again.length ? "Each call of this session, and why it was captured again." : "Each call of this session.",
       ),
     ),
-    rows.slice(0, MOST).map((row, i) => line(ins, row, i)),
-    rows.length > MOST
-      ? h("p.muted.cabw-hint", null, `${number(rows.length - MOST)} more: session.events has them all.`)
-      : null,
+    rows.length <= FEW
+      ? rows.map((row, i) => line(ins, row, i))
+      : windowed({
+          count: rows.length,
+          height: ROW,
+          className: ".cabw-even",
+          make: (i) => line(ins, rows[i], i),
+          scroller: () => ins.body,
+        }),
   );
 }
 
@@ -74,8 +81,8 @@ function line(ins, e, i) {
       h("span.mono", null, `${e.function} at ${e.where || "an unknown place"}`),
       e.capture === null || e.outcome !== "captured" ? null : shown(ins, e.capture),
     ),
-    e.reason ? h("div.why", null, words) : null,
-    words !== e.reason ? h("div.why.mono.cabw-wrap", null, e.reason) : null,
+    e.reason ? h("div.why", { title: e.reason }, words) : null,
+    words !== e.reason ? h("div.why.mono.cabw-wrap.cabw-raw", null, e.reason) : null,
   );
 }
 

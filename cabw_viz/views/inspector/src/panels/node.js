@@ -76,10 +76,20 @@ function nodeParts(ins, n) {
   ];
 }
 
-function agreed(n) {
-  if (n.row) return n.row.verdict === "bitwise" ? "bitwise equal to eager" : n.row.verdict.replace("_", " ");
-  return n.relative ? `within rounding of eager, ${error(n.relative)}` : "bitwise equal to eager";
+/** What a step does wrong on its own, given gradients that agree. */
+function atFault(c) {
+  const what = Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `${error(c.rel)} relative, ${error(c.abs)} absolute`;
+  const who = { gradient_sum: `The ${c.name}`, hook: `The ${c.name}` }[c.kind] ?? "It";
+  return h("p.cabw-fault", null, `${who} makes a difference of gradients that agree: ${what}${c.note ? `; ${c.note}` : ""}.`);
 }
+
+function agreed(n) {
+  return n.verdict === "bitwise" ? "bitwise equal to eager" : n.verdict.replaceAll("_", " ");
+}
+
+/** An error that says nothing of the kind of difference, or the kind. */
+const differing = (n) =>
+  n.relative < Infinity ? `differs by ${error(n.relative)}` : n.verdict.replaceAll("_", " ");
 
 function head(ins, n) {
   const verdict =
@@ -90,7 +100,7 @@ function head(ins, n) {
             "span.cabw-tag.alarm",
             null,
             mark("differ", ALARM, 10),
-            n.row ? n.row.verdict : `differs by ${error(n.relative)}`,
+            n.row ? n.row.verdict : differing(n),
           )
         : h("span.cabw-tag", null, mark("equal", "var(--muted)", 10), agreed(n));
   const tags = [
@@ -118,6 +128,7 @@ function head(ins, n) {
     ),
     tags.length ? h("div.cabw-tags", null, tags) : null,
     n.failed ? h("pre.cabw-error", null, ins.graph.data.failure) : null,
+    ins.graph.culprits.filter((c) => c.node === n).map(atFault),
   );
 }
 

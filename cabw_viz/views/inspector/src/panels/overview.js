@@ -111,7 +111,8 @@ function parity(ins) {
     ins.openTab(key ? "node" : "parity");
     if (key) ins.reveal(key);
   };
-  if (!graph.parity)
+  const { first, wrong, parameters } = graph;
+  if (!graph.parity && !first)
     return graph.data.failure
       ? null
       : finding(ins, {
@@ -123,12 +124,17 @@ function parity(ins) {
             : "With a kernel: cap.parity()",
           onclick: () => ins.openTab("parity"),
         });
-  const { first, wrong, parameters } = graph;
   if (first)
     return finding(ins, {
       icon: "flag",
       head: `Gradients part at ${title(first)}`,
-      text: `${place(ins, first)}. Its inputs agree with eager. ${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ.`,
+      text: [
+        place(ins, first),
+        "Its inputs agree with eager",
+        parameters.length ? `${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ` : null,
+      ]
+        .filter(Boolean)
+        .join(". "),
       onclick: see(first.key),
     });
   return finding(ins, {

@@ -24,7 +24,13 @@ const ORDERS = {
 export function parityPanel(ins) {
   const { graph } = ins;
   if (!graph.parity)
-    return h("div.cabw-pad", null, h("h2", null, "Parity"), taskForm(ins, "parity", "Parity has not been computed."));
+    return h(
+      "div.cabw-pad",
+      null,
+      h("h2", null, "Parity"),
+      taskForm(ins, "parity", "Parity has not been computed."),
+      diverging(ins),
+    );
   const ui = (ins.ui.parityList ??= { show: graph.wrong.length ? "bad" : "all", by: "order" });
   const rows = listed(graph, ui);
   return h(
@@ -34,8 +40,9 @@ export function parityPanel(ins) {
       "div.cabw-pad.cabw-tight",
       null,
       summary(ins),
+      diverging(ins),
+      conditions(graph.parity),
       taskForm(ins, "parity"),
-      graph.errors.node_out ? [heading("Error at each node, in backward order", "relative"), chart(ins)] : null,
     ),
     graph.parameters.length ? [toolbar(ins, ui), columns(ins, ui), table(ins, rows)] : null,
   );
@@ -48,7 +55,7 @@ function listed(graph, ui) {
 }
 
 function summary(ins) {
-  const { parity, wrong, parameters, first } = ins.graph;
+  const { parity, wrong, parameters } = ins.graph;
   const count = plural(parameters.length, "gradient");
   const head = !parameters.length
     ? "No gradient was compared"
@@ -60,24 +67,47 @@ function summary(ins) {
   return [
     h("h2", null, head),
     h("p.muted", null, sentence(`${parity.candidate}, against ${parity.reference}.`)),
-    first
-      ? finding(ins, {
-          icon: "flag",
-          head: `First divergence: ${title(first)}`,
-          text: place(ins, first),
-          onclick: () => ins.reveal(first.key),
-        })
-      : null,
-    parity.notes.map((note) => h("p.muted", null, sentence(note + "."))),
-    parity.tolerances.map(([dtype, rtol, atol]) =>
-      h(
-        "p.muted",
-        null,
-        `Tolerance for ${dtype.replace("torch.", "")}: ${error(rtol)} relative, ${error(atol)} of the largest element.`,
-      ),
-    ),
   ];
 }
+
+/** How the gradients of parameters were compared. */
+function conditions({ notes, tolerances }) {
+  const words = tolerances.map(
+    ([dtype, rtol, atol]) =>
+      `Tolerance for ${dtype.replace("torch.", "")}: ${error(rtol)} relative, ${error(atol)} of the largest element.`,
+  );
+  return [heading("Parameters"), [...words, ...notes.map((note) => sentence(note + "."))].map((text) => h("p.muted", null, text))];
+}
+
+/** Where gradients first part: the steps at fault, and the error at every node. */
+function diverging(ins) {
+  const { divergence, culprits } = ins.graph;
+  const missing = "Where gradients first part from eager has not been looked for.";
+  if (!divergence) return [heading("First divergence"), taskForm(ins, "divergence", missing)];
+  const step = (c, i) =>
+    finding(ins, {
+      icon: i ? "differ" : "flag",
+      head: `${i ? "At fault too" : "First divergence"}: ${c.node && !STEPS.has(c.kind) ? title(c.node) : c.name}`,
+      text: [c.node ? place(ins, c.node) : "", Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `off by ${error(c.rel)} of the largest element`]
+        .filter(Boolean)
+        .join(", "),
+      onclick: () => c.node && ins.reveal(c.node.key),
+    });
+  const made = ([id, text]) =>
+    finding(ins, { icon: "bang", head: text.split(": ")[0], text, onclick: () => ins.reveal("n" + id) });
+  return [
+    heading("First divergence", divergence.drifts ? "apart by rounding" : ""),
+    culprits.length ? culprits.slice(0, MOST).map(step) : h("p", null, divergence.summary),
+    culprits.length > MOST ? h("p.muted", null, `${number(culprits.length - MOST)} more steps are at fault.`) : null,
+    divergence.nonfinite.map(made),
+    divergence.notes.map((note) => h("p.muted", null, sentence(note + "."))),
+    taskForm(ins, "divergence"),
+    divergence.compared ? [heading("Error at each node, in backward order", "relative"), chart(ins)] : null,
+  ];
+}
+
+const MOST = 5;
+const STEPS = new Set(["gradient_sum", "hook"]);
 
 const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 

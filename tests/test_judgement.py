@@ -1,0 +1,254 @@
+"""Whether a difference is noise or a fault: errors against float64, and what rounding explains."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import cabw_viz
+from cabw_viz.errors import CabwError
+from cabw_viz.replay import exact, measures, runner
+from cabw_viz.replay.exact import FULL, HALF, Distance, Precision, distance
+from tests.test_parity import faulty, verdicts
+
+
+def convolutions(dtype=torch.float32):
+    """Biases before a batch norm: their gradients should be zero, and consist of rounding."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.Flatten()
+    model = nn.Sequential(*layers, nn.Linear(8 * 6 * 6, 5)).to(dtype)
+    return model, torch.randn(8, 3, 10, 10, dtype=dtype)
+
+
+def transformer(dtype):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True, norm_first=True)
+    return nn.Sequential(layer, nn.Linear(64, 32)).to(dtype), torch.randn(8, 16, 64, dtype=dtype)
+
+
+def captured(built):
+    model, x = built
+    with cabw_viz.capture(model) as session:
+        out = model(x)
+        (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape).to(out.dtype)).sum().backward()
+    return session[0]
+
+
+# --------------------------------------------------------------------------------------------------- noise or fault
+
+
+def test_a_gradient_that_should_be_zero_is_noise_and_the_others_are_held_to_their_precision():
+    report = captured(convolutions()).parity(dtype="float64")
+    found = verdicts(report)
+    assert report.ok
+    assert {name for name, verdict in found.items() if verdict == "within_noise"} == {"0.bias", "3.bias"}
+    frame = report.frame.set_index("parameter")
+    assert (frame.loc[["0.bias", "3.bias"], "reference_err"] > 1).all()  # nothing but rounding
+    assert (frame.drop(["0.bias", "3.bias"])["reference_err"] < 1e-5).all()
+    assert (frame["candidate_err"] == 0).all()  # it is the float64 run
+
+
+@pytest.mark.parametrize("factor", [1 + 1e-3, 1 - 1e-3, 1.5, -1.0])
+def test_a_factor_is_a_fault(factor):
+    capture = captured(convolutions())
+    with faulty("ConvolutionBackward0", lambda results: [None if r is None else r * factor for r in results]):
+        report = capture.parity()
+    assert verdicts(report)["3.weight"] == "mismatch"
+    assert verdicts(report)["6.weight"] == "bitwise"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda g: g.clone().fill_diagonal_(0), id="dropped"),
+        pytest.param(lambda g: g.t().contiguous() if g.shape[0] == g.shape[1] else g, id="transposed"),
+        pytest.param(lambda g: g.roll(1, 0), id="shifted"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_faults(change, dtype):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)).to(dtype)
+    capture = captured((model, torch.randn(32, 16, dtype=dtype)))
+    with faulty(
+        "AddmmBackward0", lambda results: [change(r) if r is not None and r.dim() == 2 else r for r in results]
+    ):
+        report = capture.parity()
+    assert verdicts(report)["2.weight"] == "mismatch"
+
+
+@pytest.mark.parametrize("build", [transformer, convolutions])
+def test_one_percent_in_bfloat16_is_told_from_rounding(build):
+    """torch.testing's tolerance of bfloat16 is 1.6%: a factor of 1.01 would pass by it."""
+    capture = captured(build(torch.bfloat16))
+    clean = capture.parity(dtype="float32", exact=True)
+    assert clean.ok, clean
+    assert set(clean.frame["verdict"]) != {"bitwise"}
+    node = "NativeLayerNormBackward0" if build is transformer else "ConvolutionBackward0"
+    with faulty(node, lambda results: [None if r is None else r * 1.01 for r in results]):
+        wrong = capture.parity()
+    rows = wrong.frame[wrong.frame["verdict"] == "mismatch"]
+    assert len(rows)
+    assert rows["note"].str.contains("as a whole: more than rounding gives").any()
+
+
+def test_a_coarser_dtype_is_judged_by_its_own_rounding():
+    report = captured(transformer(torch.float32)).parity(dtype="bfloat16")
+    assert report.ok, report
+    assert report.comparison.tolerances[0][0] == "torch.bfloat16"
+
+
+def test_a_fault_of_the_reference_is_a_mismatch_too():
+    """A custom Function that was wrong in the user's run alone: the candidate is near float64, the reference is not."""
+
+    class Once(torch.autograd.Function):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            Once.calls += 1
+            return g * 1.001 if Once.calls == 1 else g
+
+    torch.manual_seed(0)
+    w = torch.randn(64, requires_grad=True)
+    with cabw_viz.capture({"w": w}) as session:
+        Once.apply(w).sin().sum().backward()
+    frame = session[0].parity().frame
+    assert frame.loc[0, "verdict"] == "mismatch"
+    assert frame.loc[0, "candidate_err"] < 1e-6
+    assert frame.loc[0, "reference_err"] == pytest.approx(1e-3, rel=1e-2)
+
+
+# ---------------------------------------------------------------------------------------------- errors against float64
+
+
+def test_errors_are_those_against_the_float64_replay():
+    capture = captured(transformer(torch.float32))
+    with faulty("ReluBackward0", lambda results: [r * (1 + 1e-4) for r in results]):
+        frame = capture.parity(dtype="float32", exact=False).frame.set_index("parameter")
+    assert frame[["reference_err", "candidate_err"]].isna().all().all()
+    frame = capture.parity(exact=True).frame.set_index("parameter")
+    truth = capture.replay(dtype="float64")
+    model_gradients = capture._captured.live.reference
+    for index, leaf in enumerate(capture.record.leaves):
+        exact_gradient = truth[leaf.names[0]]
+        apart = (model_gradients[index].value.double() - exact_gradient).abs().max() / exact_gradient.abs().max()
+        assert frame.loc[leaf.label, "reference_err"] == pytest.approx(apart.item())
+        assert frame.loc[leaf.label, "candidate_err"] == pytest.approx(apart.item())  # the same kernels again
+    assert set(frame["verdict"]) == {"bitwise"}
+
+
+def test_no_float64_run_where_all_is_bitwise_unless_asked_for(monkeypatch):
+    capture, runs = captured(transformer(torch.float32)), []
+    original = runner.Collecting.__init__
+    monkeypatch.setattr(runner.Collecting, "__init__", lambda self, *args: (runs.append(1), original(self, *args))[1])
+    assert capture.parity().frame["reference_err"].isna().all()
+    assert len(runs) == 1
+    assert capture.parity(exact=True).frame["reference_err"].notna().all()
+    assert len(runs) == 3  # none with results changed: nothing is in question
+
+
+def test_where_there_is_no_float64_run_the_report_says_why():
+    weight, state = torch.randn(3, 3), {"factor": 1.0}
+
+    class Multiplies(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x @ weight
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad @ weight.t() * state["factor"]
+
+    x = torch.randn(2, 3, requires_grad=True)
+    with cabw_viz.capture({"x": x}) as session:
+        Multiplies.apply(x).sum().backward()
+    state["factor"] = 1.001
+    report = session[0].parity()
+    assert verdicts(report) == {"x": "mismatch"}
+    assert any(
+        n.startswith("no float64 run to judge by: ") and "MultipliesBackward" in n for n in report.comparison.notes
+    )
+    with pytest.raises(CabwError, match="MultipliesBackward"):
+        session[0].parity(exact=True)
+
+
+def test_bad_options():
+    capture = captured(transformer(torch.float32))
+    with pytest.raises(CabwError, match="exact='maybe'"):
+        capture.parity(exact="maybe")
+    with pytest.raises(CabwError, match=r"no measure 'angle'.*\n.*cosine, ulp, rms"):
+        capture.parity(measures=["angle"])
+
+
+# ------------------------------------------------------------------------------------------------------ by hand
+
+
+def test_distance_by_hand():
+    found = distance(torch.tensor([1.1, 2.0, -4.4]), torch.tensor([1.0, 2.0, -4.0], dtype=torch.float64))
+    assert found.largest == pytest.approx(0.4 / 4, rel=1e-6)
+    assert found.mean_square == pytest.approx(math.sqrt(0.17) / math.sqrt(21), rel=1e-6)
+    assert found.systematic == pytest.approx((1.1 + 4 + 17.6) / 21 - 1, rel=1e-6)
+    zero = torch.zeros(3, dtype=torch.float64)
+    assert distance(torch.zeros(3), zero) == Distance(0.0, 0.0, 0.0)
+    assert distance(torch.ones(3), zero).largest == math.inf
+    assert distance(torch.zeros(0), torch.zeros(0, dtype=torch.float64)) == Distance(0.0, 0.0, 0.0)
+
+
+def test_what_is_allowed_in_half_precision_is_less():
+    assert HALF.largest < FULL.largest
+    assert Precision(torch.bfloat16, torch.bfloat16).half
+    assert Precision(torch.float32, torch.bfloat16).coarser == 2**16
+    assert Precision(torch.bfloat16, torch.float64).coarser == 1
+
+
+def test_perturbation_is_of_the_size_of_rounding_and_leaves_arguments_alone():
+    x = torch.linspace(1, 2, 1000, dtype=torch.float64)
+    kept = x.clone()
+    with exact.Perturbed(2.0**-10):
+        y = x * 3
+        viewed = x.view(10, 100)
+        counted = (x > 1.5).sum()
+    assert torch.equal(x, kept)
+    assert torch.equal(viewed.flatten(), kept)
+    assert counted == (kept > 1.5).sum()
+    apart = (y / (kept * 3) - 1).abs()
+    assert 0.9 * 2**-11 < apart.max() <= 2**-11
+
+
+def test_measures_by_hand():
+    a, b = torch.tensor([3.0, 4.0]), torch.tensor([4.0, -3.0])
+    assert measures.cosine(a, b) == 0.0
+    assert measures.cosine(a, a * 7) == pytest.approx(1.0)
+    assert measures.mean_square(a, b) == pytest.approx(math.sqrt(50) / 5)
+    assert math.isnan(measures.cosine(a, b * 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_ulp_by_hand(dtype):
+    one, up = torch.tensor([1.0], dtype=dtype), torch.tensor([1 + torch.finfo(dtype).eps], dtype=dtype)
+    tiny = torch.tensor([torch.finfo(dtype).smallest_normal], dtype=dtype) * torch.finfo(dtype).eps
+    assert measures.ulp(one, one) == 0
+    assert measures.ulp(one, up) == 1
+    assert measures.ulp(up, one) == 1
+    assert measures.ulp(torch.zeros(1, dtype=dtype), -torch.zeros(1, dtype=dtype)) == 0
+    assert tiny.item() > 0
+    assert measures.ulp(tiny, -tiny) == 2  # zero lies between
+    assert measures.ulp(torch.stack([one, one]), torch.stack([one, up])) == 1
+    assert measures.ulp(one, -one) > 1e3
+
+
+def test_measures_are_columns():
+    capture = captured(convolutions())
+    frame = capture.parity(measures=("cosine", "ulp", "rms")).frame
+    assert (frame["ulp"] == 0).all()
+    assert frame["cosine"].to_numpy() == pytest.approx(1.0)
+    assert (frame["rms"] == 0).all()
+    assert "cosine" not in capture.parity().frame

@@ -1,0 +1,210 @@
+"""Lowered backwards of real models: at other batch sizes, and whose each op is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+import cabw_viz
+from cabw_viz.errors import CabwError
+from cabw_viz.replay.compare import bitwise_equal
+from tests import definitions
+from tests.test_lowering import assert_aten_alone, assert_same_as_the_run
+
+
+def gpt2():
+    model = definitions.gpt2()[0].eval()
+    return model, lambda ids: model(ids, labels=ids).loss, lambda batch: torch.randint(0, 50, (batch, 6))
+
+
+def resnet():
+    model = definitions.resnet()[0]
+    return model, lambda x: model(x).square().sum(), lambda batch: torch.randn(batch, 3, 16, 16)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(8, 6, 2, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+def lstm():
+    model = Recurrent()
+    return model, lambda x: model(x).square().mean(), lambda batch: torch.randn(batch, 5, 8)
+
+
+def perceptron():
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+    return model, lambda x: nn.functional.cross_entropy(model(x), x.argmax(1) % 3), lambda batch: torch.randn(batch, 8)
+
+
+def encoder():
+    model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+    return model, lambda x: model(x).square().mean(), lambda batch: torch.randn(batch, 5, 16)
+
+
+MODELS = [gpt2, resnet, lstm, perceptron, encoder]
+OTHER_NODES_AT_ONE = {encoder}
+"""Where eager's own forward makes other autograd nodes at batch size 1."""
+
+
+def captured(model, loss, data):
+    model.zero_grad()
+    with cabw_viz.capture(model) as session:
+        loss(data).backward()
+    return session[0]
+
+
+def eager(model, loss, data):
+    """Gradients of a run that nobody watches."""
+    model.zero_grad()
+    loss(data).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters(remove_duplicate=False)}
+
+
+def assert_same_bits(found, expected):
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert found[name].shape == gradient.shape
+        assert bitwise_equal(found[name], gradient), name
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_other_batch_sizes_give_eagers_gradients(make):
+    torch.manual_seed(0)
+    model, loss, data = make()
+    lowered = captured(model, loss, data(3)).lower()
+    assert_aten_alone(lowered)
+    for batch in (3, 5, 2):
+        sample = data(batch)
+        assert_same_bits(lowered.gradients(captured(model, loss, sample)), eager(model, loss, sample))
+    sample = data(1)
+    if make in OTHER_NODES_AT_ONE:
+        with pytest.raises(CabwError, match="that capture is of another backward: ops"):
+            lowered.gradients(captured(model, loss, sample))
+    else:
+        assert_same_bits(lowered.gradients(captured(model, loss, sample)), eager(model, loss, sample))
+
+
+def test_untied_sizes_give_the_same_where_batch_and_width_are_equal_by_chance():
+    torch.manual_seed(0)
+    model, loss, data = perceptron()
+    capture = captured(model, loss, data(8))
+    with pytest.raises(CabwError, match=r"is 8 \(.*\), but inputs_\d+\.shape\[0\] is 5 \(") as told:
+        capture.lower().gradients(captured(model, loss, data(5)))
+    assert "Expected: equal sizes" in str(told.value)
+    assert "cap.lower(tied=False)" in str(told.value)
+    lowered = capture.lower(tied=False)
+    for batch in (8, 5, 1):
+        sample = data(batch)
+        assert_same_bits(lowered.gradients(captured(model, loss, sample)), eager(model, loss, sample))
+
+
+def test_fixed_sizes_refuse_another_batch():
+    torch.manual_seed(0)
+    model, loss, data = perceptron()
+    sample = data(4)
+    capture = captured(model, loss, sample)
+    lowered = capture.lower(symbolic=False)
+    assert_same_bits(lowered.gradients(), eager(model, loss, sample))
+    assert lowered.guards == ()
+    with pytest.raises(CabwError, match=r"inputs_1\.shape\[0\] is 5 .*\n?Expected: 4, as when captured"):
+        lowered.gradients(captured(model, loss, data(5)))
+
+
+# -- whose each op is ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_each_op_is_the_autograd_nodes_that_an_audit_says(make):
+    """An audit sees ops as they run on watched tensors, node by node; it knows nothing of tracing."""
+    torch.manual_seed(0)
+    model, loss, data = make()
+    capture = captured(model, loss, data(3))
+    capture.lower()
+    frame = capture.audit()
+    ran = Counter()
+    for row in frame[frame.attribute.str.startswith("aten.")].itertuples():
+        ran[(row.autograd_node, row.attribute)] += row.count
+    lowered = Counter((row.autograd_node, row.target) for row in capture.record.lowered if row.kind == "aten_op")
+    assert lowered - ran == Counter()
+    unused = ran - lowered  # results that nobody uses are dropped from a graph
+    assert sum(unused.values()) <= 0.02 * sum(ran.values()), unused
+
+
+def test_each_node_keeps_module_and_line():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    with cabw_viz.capture(model, lines=True) as session:
+        model(torch.randn(2, 4)).sum().backward()
+    capture = session[0]
+    lowered = capture.lower()
+    (tanh,) = lowered.graph.find_nodes(op="call_function", target=torch.ops.aten.tanh_backward.default)
+    (row,) = (node for node in capture.record.autograd_nodes if node.name == "TanhBackward0")
+    meta = dict(tanh.meta["cabw"])
+    assert capture.record.graph_nodes[meta.pop("graph_node")].target == "ops.TanhBackward0"
+    assert meta == {
+        "autograd_node": row.number,
+        "name": "TanhBackward0",
+        "module": "1",
+        "module_class": "Tanh",
+        "visit": 0,
+        "line": str(row.line),
+    }
+    assert tanh.meta["nn_module_stack"] == {"1": ("1", "Tanh")}
+    assert tanh.meta["stack_trace"].splitlines() == [
+        f'  File "{row.line.file}", line {row.line.line}, in forward',
+        "    model(torch.randn(2, 4)).sum().backward()",
+        f"TanhBackward0 (NodeCall {row.number})",
+    ]
+    assert "test_lowering_models.py" in lowered.print_readable(print_output=False)
+    assert tanh.meta["val"].shape == (2, 4)
+
+
+def test_the_record_lists_the_graph():
+    torch.manual_seed(0)
+    model, loss, data = perceptron()
+    capture = captured(model, loss, data(3))
+    assert capture.record.lowered == ()
+    lowered = capture.lower()
+    rows, nodes = capture.record.lowered, list(lowered.graph.nodes)
+    assert [row.name for row in rows] == [node.name for node in nodes]
+    for row, node in zip(rows, nodes, strict=True):
+        assert [rows[i].name for i in row.inputs] == [each.name for each in node.all_input_nodes]
+        assert {rows[i].name for i in row.users} == {user.name for user in node.users}
+    kinds = Counter(row.kind for row in rows)
+    assert kinds["placeholder"] == len(lowered.example_inputs())
+    assert kinds["output"] == 1
+    assert kinds["getitem"] == 3  # of native_layer_norm_backward
+    (row,) = (row for row in rows if row.target == "aten.gelu_backward.default")
+    assert row.arguments == "(mm, inputs_8)"
+    assert capture.record.by_number[row.autograd_node].name == "GeluBackward0"
+
+
+def test_two_lowerings_are_equal():
+    torch.manual_seed(0)
+    model, loss, data = perceptron()
+    capture = captured(model, loss, data(3))
+    first, rows = capture.lower().code, capture.record.lowered
+    assert (capture.lower().code, capture.record.lowered) == (first, rows)
+
+
+def test_tied_parameters_and_returned_gradients():
+    torch.manual_seed(0)
+    model, loss, data = gpt2()
+    capture = captured(model, loss, data(2))
+    lowered = capture.lower(symbolic=False)
+    assert "transformer.wte.weight = lm_head.weight" in lowered.leaves
+    assert_same_as_the_run(capture, lowered.gradients())
+    found = lowered(*lowered.example_inputs())
+    named = lowered.gradients()
+    assert all(torch.equal(g, named[name.partition(" = ")[0]]) for name, g in zip(lowered.leaves, found, strict=True))
+    a = torch.randn(3, requires_grad=True)
+    with cabw_viz.capture({"a": a}) as session:
+        (gradient,) = torch.autograd.grad(a.sin().square().sum(), a, create_graph=True)
+    assert_same_bits(session[0].lower().gradients(), {"a": gradient.detach()})
