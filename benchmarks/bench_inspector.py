@@ -1,15 +1,17 @@
 """The inspector: packing in Python, and in a browser unpacking, the first frame, panning, opening a group, searching.
 
-    python benchmarks/bench_inspector.py [BLOCKS ...]
+    python benchmarks/bench_inspector.py [BLOCKS | real:LAYERS ...]
 
-Backwards of transformers of 12, 48, 160 and 806 blocks (about 740, 2,900, 9,600 and 48,000 nodes), made up, drawn at
-level `autograd` in headless Chromium with software rendering, 1280 x 760. Medians of three fresh browsers. The bars are
+Backwards of transformers of 12, 48, 160 and 806 blocks (about 740, 2,900, 9,600 and 48,000 nodes), made up, and of one
+of 48 layers that is really captured, drawn at level `autograd` in headless Chromium with software rendering, 1280 x
+760; going from there to level `fx` for the first time unpacks the code and lays its nodes out. Medians of three fresh browsers. The bars are
 what the mock did on a quiet machine with two cores: .22, .22, .38, .69 s to the first frame, 60 frames a second, 15 to
 46 ms to open a group, 2 to 15 ms to search; 8 MB of columns and 2 MB of HTML for the largest.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -21,12 +23,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that it runs as a script too
 
+from benchmarks import measure
+from cabw_viz.record.kinds import PLUMBING
+from cabw_viz.record.model import CaptureRecord
 from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.inspector.page import inspector_page
 from tests.inspector.blocks import compared, transformer
 from tests.inspector.opened import INSPECTOR, chromium
 
-SIZES = (12, 48, 160, 806)
+SIZES = ("12", "48", "160", "806", "real:48")
 REPEATS = 3
 
 PAN = """zoom => new Promise(done => {
@@ -52,17 +57,29 @@ TOGGLE = """path => new Promise(done => {
   };
   i.toggle(path);
 })"""
+LEVEL = """level => new Promise(done => {
+  const i = %s, began = performance.now();
+  i.setLevel(level);
+  const look = () => {
+    if (i.level === level && !i.switching && !i.pending && !i.layout.waiting && i.renderer.complete)
+      requestAnimationFrame(() => done(performance.now() - began));
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
 SEARCH = (
     "() => { const i = %s, began = performance.now(); i.graph.search('softmax'); return performance.now() - began; }"
 )
 
 
-def main(sizes: tuple[int, ...]) -> None:
+def main(sizes: tuple[str, ...]) -> None:
     """Measure and print."""
+    print(f"load of the machine before: {os.getloadavg()[0]:.1f}")
     for blocks in sizes:
-        record = transformer(blocks)
+        record = captured(int(blocks[5:])) if blocks.startswith("real:") else transformer(int(blocks))
         comparison = compared(record)
-        print(f"\n{blocks} blocks, {len(record.autograd_nodes):,} autograd nodes")
+        nodes, graph_nodes = len(record.autograd_nodes), sum(n.kind not in PLUMBING for n in record.graph_nodes)
+        print(f"\n{blocks} blocks, {nodes:,} autograd nodes, {graph_nodes:,} graph nodes without plumbing")
         packed("graph", partial(columns.pack_graph, record))
         packed("touches", partial(findings.pack_touches, record))
         packed("parity", partial(findings.pack_parity, record, comparison))
@@ -74,7 +91,17 @@ def main(sizes: tuple[int, ...]) -> None:
             runs = [browsed(path) for _ in range(REPEATS)]
         for name in runs[0]:
             values = [run[name] for run in runs]
-            print(f"  {name}: {statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})")
+            print(f"  {name}: {statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})", flush=True)
+
+
+def captured(layers: int) -> CaptureRecord:
+    """The backward of an encoder that is really run."""
+    import cabw_viz
+
+    model, batch = measure.transformer(layers)
+    with cabw_viz.capture(model, gradients="leaves") as session:
+        model(batch).square().mean().backward()
+    return session[0].record
 
 
 def packed(name: str, pack: Callable[[], bytes]) -> None:
@@ -110,8 +137,11 @@ def browsed(path: Path) -> dict[str, float]:
             toggles.append(page.evaluate(TOGGLE % INSPECTOR, path_))
         found["first group opened or closed, ms"] = toggles[0]
         found["group opened or closed, ms"] = statistics.median(toggles[1:])
+        for level, name in (("fx", "level fx, the first time"), ("autograd", "back"), ("fx", "level fx again")):
+            page.wait_for_timeout(300)
+            found[f"{name}, ms"] = page.evaluate(LEVEL % INSPECTOR, level)
         return found
 
 
 if __name__ == "__main__":
-    main(tuple(map(int, sys.argv[1:])) or SIZES)
+    main(tuple(sys.argv[1:]) or SIZES)

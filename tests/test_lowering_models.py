@@ -79,9 +79,11 @@ def assert_same_bits(found, expected):
 def test_other_batch_sizes_give_eagers_gradients(make):
     torch.manual_seed(0)
     model, loss, data = make()
-    lowered = captured(model, loss, data(3)).lower()
+    capture = captured(model, loss, data(3))
+    lowered = capture.lower()
     assert_aten_alone(lowered)
-    for batch in (3, 5, 2):
+    assert_same_as_the_run(capture, lowered.gradients())
+    for batch in (5, 2):
         sample = data(batch)
         assert_same_bits(lowered.gradients(captured(model, loss, sample)), eager(model, loss, sample))
     sample = data(1)
@@ -121,13 +123,13 @@ def test_fixed_sizes_refuse_another_batch():
 # -- whose each op is ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("make", [gpt2, resnet, lstm])
 def test_each_op_is_the_autograd_nodes_that_an_audit_says(make):
     """An audit sees ops as they run on watched tensors, node by node; it knows nothing of tracing."""
     torch.manual_seed(0)
     model, loss, data = make()
     capture = captured(model, loss, data(3))
-    capture.lower()
+    capture.lower(symbolic=False)
     frame = capture.audit()
     ran = Counter()
     for row in frame[frame.attribute.str.startswith("aten.")].itertuples():

@@ -124,7 +124,8 @@ def mean(rows, scale=None):
 
 
 def test_numbers_that_a_function_keeps_are_those_of_its_own_capture():
-    lowered = mean(4).lower()
+    capture = mean(4)
+    lowered = capture.lower()
     assert lowered.gradients()["w"].tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(CabwError, match=r"count of MeanBackward \(#2\) is 6 in that capture, and 4 in the lowered"):
         lowered.gradients(mean(6))
@@ -132,7 +133,8 @@ def test_numbers_that_a_function_keeps_are_those_of_its_own_capture():
 
 
 def test_tensors_that_a_function_keeps_are_constants_of_its_own_capture():
-    lowered = mean(4, torch.full((3,), 2.0)).lower()
+    capture = mean(4, torch.full((3,), 2.0))
+    lowered = capture.lower()
     (constant,) = lowered.constants
     assert (constant.shape, constant.label, constant.parameter, constant.literal) == (
         (3,),

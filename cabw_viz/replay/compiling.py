@@ -1,7 +1,8 @@
 """A captured graph through a compiler, as compiled autograd itself would put it there.
 
-The graph is copied with its accumulations turned into outputs, so that nothing is written, and handed to
-`torch.compile` (for a backend of its) or to the callable that was given.
+The graph is copied with its accumulations turned into outputs, so that nothing is written, and with its sizes as plain
+numbers, as `torch.compile` itself takes the first sizes that it sees; with symbols, compiling takes many times as long.
+The copy is handed to `torch.compile` (for a backend of its) or to the callable that was given.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ def with_gradients_out(
     copy = torch.fx.Graph()
     known: dict[torch.fx.Node, Any] = {}
     gradients: dict[int, Any] = {}
+    sizes = {size.graph_node: size.value for size in record.sizes}
     for node, row in rows:
         kind = node.kwargs.get("hook_type") if node.target is torch_adapter.call_hook else None
         if node.target is torch_adapter.call_accumulate_grad or node.target is torch_adapter.call_cpp_tensor_pre_hooks:
@@ -110,6 +112,8 @@ def with_gradients_out(
                 gradients[row.autograd_node] = known[node]
         elif kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and not hooks):
             known[node] = torch.fx.map_arg(node.args[1], known.__getitem__)
+        elif node.target is torch_adapter.unwrap_size:
+            known[node] = sizes[row.inputs[0]]
         elif node.op == "output":
             returned = torch.fx.map_arg(node.args[0], known.__getitem__)
             copy.output([*returned, *gradients.values()])
