@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from cabw_viz.surfaces.step_divergence import first_divergences
 from cabw_viz.surfaces.whole_steps import ParityMatrix, compare
 
 if TYPE_CHECKING:
@@ -32,11 +33,14 @@ def assert_gradient_parity(
         The matrix, for whatever else is to be asserted.
 
     Raises:
-        AssertionError: names each run, call and parameter that differs, with the first wrong element on both sides.
+        AssertionError: names each run, call and parameter that differs, with the first wrong element on both sides; and
+            the first autograd node whose gradients part from eager's, where the step's backward, run again under
+            compiled autograd or the backend, has one.
         CabwError: as `cabw_viz.compare` does.
     """
     __tracebackhide__ = True
     matrix = compare(step, params, **options)
     if not matrix.ok:
-        raise AssertionError("\n".join([matrix.summary, *(f"  {line}" for line in matrix.differences)]))
+        lines = [*matrix.differences, *first_divergences(step, params, matrix, **options)]
+        raise AssertionError("\n".join([matrix.summary, *(f"  {line}" for line in lines)]))
     return matrix

@@ -1188,7 +1188,9 @@ def compiling() -> Iterator[None]:
     """
     counters = {name: counter.copy() for name, counter in dynamo_utils.counters.items()}
     frames, compiles = convert_frame.FRAME_COUNTER, convert_frame.FRAME_COMPILE_COUNTER.copy()
-    config = torch._dynamo.config.patch(suppress_errors=False, compiled_autograd=False, disable=False)
+    # Automatic dynamic shapes: to Dynamo all captured graphs are one function, called with other sizes each time.
+    settings = ("suppress_errors", "compiled_autograd", "disable", "automatic_dynamic_shapes")
+    config = torch._dynamo.config.patch(dict.fromkeys(settings, False))
     try:
         with config, torch.compiler.set_stance("default"):
             yield

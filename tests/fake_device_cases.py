@@ -16,6 +16,7 @@ from torch import nn
 import cabw_viz
 from cabw_viz.errors import CabwError
 from tests import fake_device
+from tests.faults import planted, scaled
 
 FAKE, CPU = fake_device.NAME, "cpu"
 CASES: dict[str, Callable[[], Any]] = {}
@@ -140,7 +141,7 @@ for _name in MODELS:
     CASES[f"back_{_name}"] = lambda name=_name: moved(name, FAKE, CPU)
 
 
-# ------------------------------------------------------------------------------------------------------ more than models
+# ----------------------------------------------------------------------------------------------------- more than models
 
 
 @case
@@ -166,6 +167,22 @@ def the_kernels_ran_there() -> Any:
 def auto_is_the_accelerator() -> Any:
     capture, _ = captured("mlp", CPU)
     return sorted({str(gradient.device) for gradient in capture.replay(device="auto").values()})
+
+
+def searched(name: str, source: str, target: str) -> Any:
+    """The first divergence on another device, without a fault and with one in a backward of the middle."""
+    capture, _ = captured(name, source)
+    nodes = [row for row in capture.record.graph_nodes if row.kind == "backward_call" and row.autograd_node]
+    middle = nodes[len(nodes) // 2]
+    clean = capture.divergence(device=target)
+    with planted(middle.name, scaled):
+        first = capture.divergence(device=target).first
+    return {"ok": clean.ok, "first": first and first.number, "planted": middle.autograd_node}
+
+
+for _name in ("mlp", "custom_function", "summed"):
+    CASES[f"searched_there_{_name}"] = lambda name=_name: searched(name, CPU, FAKE)
+    CASES[f"searched_back_{_name}"] = lambda name=_name: searched(name, FAKE, CPU)
 
 
 @case
@@ -206,6 +223,30 @@ def a_tied_weight_is_moved_once() -> Any:
     fake_device.CALLED.clear()
     found = capture.replay(device=FAKE)
     return {"names": sorted(found), "shape": list(found["embed.weight"].shape)}
+
+
+@case
+def lengths_stay_on_the_host() -> Any:
+    """Packed sequences: their lengths are read on the CPU, wherever they are."""
+    torch.manual_seed(0)
+    w = torch.randn(2, 4, 3, requires_grad=True)
+    with cabw_viz.capture({"w": w}) as session:
+        nn.utils.rnn.pack_padded_sequence(w, [4, 2], batch_first=True).data.square().sum().backward()
+    return (session[0].replay(device=FAKE)["w"].cpu() - w.grad).abs().max().item()
+
+
+@case
+def a_compiler_gets_the_operators_as_they_are_called_there() -> Any:
+    capture, eager = captured("attention", CPU)
+    seen = []
+
+    def compiler(graph):
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    found = capture.replay(device=FAKE, backend=compiler)
+    apart = max(((found[key].cpu() - g).abs().max() / g.abs().max()).item() for key, g in eager.items())
+    return {"apart": apart, "fused": [name for name in seen if "flash" in name], "operators": len(seen)}
 
 
 @case

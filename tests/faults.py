@@ -1,7 +1,7 @@
 """Faults planted into the replay of a captured graph: one graph node gives something else than it should.
 
-    with planted("tanh_backward0", scaled):
-        capture.divergence()
+with planted("tanh_backward0", scaled):
+    capture.divergence()
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FAULTS: tuple[Fault, ...] = (scaled, dropped, transposed, with_a_nan)
 
 @contextlib.contextmanager
 def planted(node: str, fault: Fault) -> Iterator[list[str]]:
-    """Every replay's graph node of this name gives its result with a fault in it; yields the names of those that did."""
+    """Every replay's graph node of this name gives its result with a fault in it; yields a name for each time."""
     original, done = Collecting.call_function, []
 
     def call_function(self, target, args, kwargs):

@@ -17,13 +17,14 @@ ALWAYS = {
     "autograd.dot",
     "fx.dot",
     "inspector.html",
+    "module.dot",
     "nodes.csv",
     "outline.txt",
     "parity.csv",
     "parity.html",
     "session.html",
 }
-WITH_DOT = {"autograd.svg", "autograd.png", "fx.svg"}
+WITH_DOT = {"autograd.svg", "autograd.png", "fx.svg", "module.svg", "module.png"}
 
 
 @pytest.fixture

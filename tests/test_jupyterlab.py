@@ -63,7 +63,7 @@ def test_the_inspectors_are_seen(run):
 @pytest.mark.dot
 def test_the_pictures_are_seen(run):
     images = run.opened.page.locator("img[src^='data:image/svg+xml']")
-    assert images.count() == 2
+    assert images.count() == 5
     assert all(image.evaluate("image => image.complete && image.naturalWidth > 300") for image in images.all())
 
 

@@ -9,6 +9,7 @@ import operator
 
 import pytest
 import torch
+from torch._dynamo import compiled_autograd
 
 import cabw_viz
 from cabw_viz.errors import CabwError
@@ -16,6 +17,7 @@ from cabw_viz.live import Gradient, strides_of
 from cabw_viz.replay.compare import bitwise_equal, metadata_differences
 from tests import corpus
 from tests.corpus import load, observe
+from tests.test_audit import PROGRAMS
 from tests.test_corpus import on_the_version_read
 from tests.test_workloads import NOT_TRACED, RUN_RAISES
 
@@ -107,6 +109,27 @@ def assert_aten_alone(lowered):
         if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
             plain = node.target is operator.getitem or isinstance(node.meta["val"], torch.SymInt)
             assert plain, node.target
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_with_a_twist(program):
+    """In-place writes to views, conjugated and complex tensors, sparse gradients, autocast, random numbers, hooks."""
+    torch.manual_seed(0)
+    loss = program()
+    with cabw_viz.capture() as session:
+        loss.backward()
+    assert_same_as_the_run(session[0], session[0].lower().gradients())
+
+
+@pytest.mark.parametrize("run", ["compiled", "user"])
+def test_a_compiled_run_is_lowered_too(run):
+    a = torch.randn(3, 4, requires_grad=True)
+    users = compiled_autograd._enable(lambda graph: graph) if run == "user" else contextlib.nullcontext()
+    with cabw_viz.capture({"a": a}, run="compiled" if run == "compiled" else "eager") as session, users:
+        a.sin().square().sum().backward()
+    assert session[0].record.run == run
+    found = session[0].lower().gradients()
+    assert torch.equal(found["a"], a.grad)
 
 
 def test_a_fault_in_the_lowered_graph_would_be_seen():

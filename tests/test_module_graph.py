@@ -187,6 +187,14 @@ def test_modules_called_in_turn_make_a_circle_that_is_drawn_as_one():
     assert "constraint=false" in graph_view(captured("turns").record, depth=1).source
 
 
+def test_a_list_of_modules_is_one_thing_even_if_something_is_done_between_them():
+    drawing = graph_view(captured("checkpointed").record, depth=1).drawing
+    titles = [box.title for box in drawing.boxes]
+    assert titles.count("blocks") == 1
+    assert not any("of 3" in title for title in titles)
+    assert [arrow.back for arrow in drawing.arrows].count(True) == 1
+
+
 def encoder(layers):
     """A transformer of blocks that all pass on one gradient."""
     model = Model()

@@ -36,6 +36,17 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         "lifted": ("exponent",),
         "lifted-proof": ("cache_hit", "PowBackward0"),
     },
+    "03_divergence": {
+        "clean": ("No divergence", "bitwise"),
+        "parity": ("mismatch", "bitwise"),
+        "found": ("First divergence: ", "TanhBackward0 in transformer.h.0.mlp.act, activations.py:"),
+        "first": ("TanhBackward0 in transformer.h.0.mlp.act", "torch.tanh(", "off by 0.001"),
+        "frame": ("TanhBackward0", "0.001"),
+        "magic": ("No divergence",),
+        "half": ("No divergence", "within_noise"),
+        "nan": ("First NaN or infinity on both sides: ", "SqrtBackward0", "0.5 to 0.5; out: inf"),
+        "memory": ("First divergence: ", "TanhBackward0", "fingerprints"),
+    },
 }
 """What must be seen under some cells, by the cells' ids."""
 

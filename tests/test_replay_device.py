@@ -53,6 +53,14 @@ def test_captured_there_and_run_on_the_cpu(found, name):
     assert "brought to cabw:0 and float32" in " ".join(result["notes"])
 
 
+@pytest.mark.parametrize("name", ["mlp", "custom_function", "summed"])
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_the_first_divergence_is_found_on_the_other_device(found, way, name):
+    result = found[f"searched_{way}_{name}"]
+    assert result["ok"] is True, result
+    assert result["first"] == result["planted"]
+
+
 def test_an_in_place_write_to_a_view_cannot_be_captured_on_a_tensor_subclass(found):
     """PyTorch's: such a view keeps a function instead of strides."""
     assert found["back_copy_slices"] == {"not captured": "RuntimeError: view_fn not supported by compiled autograd"}
@@ -92,6 +100,18 @@ def test_what_hooks_have_packed_is_unpacked_at_home_and_then_moved(found):
 
 def test_tied_parameters(found):
     assert found["a_tied_weight_is_moved_once"]["names"] == ["embed.weight", "inner.bias", "inner.weight"]
+
+
+def test_lengths_of_sequences_stay_on_the_cpu(found):
+    assert found["lengths_stay_on_the_host"] == 0.0
+
+
+def test_a_compiler_gets_the_operators_as_they_are_called_there(found):
+    result = found["a_compiler_gets_the_operators_as_they_are_called_there"]
+    assert isinstance(result, dict), result
+    assert result["fused"] == []
+    assert result["operators"] > 10
+    assert result["apart"] < ROUNDING
 
 
 def test_whole_steps_on_both_devices(found):

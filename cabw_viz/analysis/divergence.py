@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from cabw_viz.analysis.drawing import file_and_line
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow, NonFinite
 from cabw_viz.record.kinds import GOOD, SEVERITY, Verdict
 
-AROUND = 4
-"""How many rows before a step at fault are shown with it."""
+BEFORE, AFTER = 4, 2
+"""How many rows around a step at fault are shown with it."""
 SHOWN = 24
 """How many rows are shown where a table cannot be paged."""
+LARGEST = 8
+"""How many are shown where no step is at fault."""
 NAMED = 5
 """How many further steps at fault are named in a sentence."""
 
@@ -81,8 +81,7 @@ def _difference(own: Difference) -> str:
 
 
 def counts(divergence: Divergence) -> dict[Verdict, int]:
-    """How many steps have each verdict on what flows out, from harmless to worst; of what flows in where nothing does
-    flow out."""
+    """How many steps have each verdict on what flows out, or in where nothing flows out; from harmless to worst."""
     seen = [row.out or row.into for row in divergence.rows]
     verdicts = [each.verdict for each in seen if each is not None]
     return {verdict: verdicts.count(verdict) for verdict in SEVERITY if verdict in verdicts}
@@ -99,27 +98,27 @@ def nonfinite_text(divergence: Divergence, found: NonFinite) -> str:
 
 
 def shown_rows(divergence: Divergence) -> list[int]:
-    """Indices of the rows to show where not all can be: those at fault or that make a NaN, with what precedes them."""
+    """Indices of the rows to show where not all can be.
+
+    Those at fault or that make a NaN, with what stands around them; without any, the largest differences that are none
+    of a fault.
+    """
     wanted = [*divergence.culprits, *(each.row for each in divergence.nonfinite)]
     if not wanted:
-        return list(range(min(SHOWN, len(divergence.rows))))
+        return sorted(sorted(_rounding(divergence), key=lambda index: -_own(divergence.rows[index]))[:LARGEST])
     picked: set[int] = set()
     for index in wanted:
-        around = set(range(max(0, index - AROUND), min(len(divergence.rows), index + 3)))
+        around = set(range(max(0, index - BEFORE), min(len(divergence.rows), index + AFTER + 1)))
         if len(picked | around) > SHOWN:
             break
         picked |= around
     return sorted(picked)
 
 
-def errors(divergence: Divergence) -> Mapping[int, tuple[float | None, float | None]]:
-    """For each autograd node by number, the largest relative errors of what enters and what leaves it."""
-    found: dict[int, tuple[float | None, float | None]] = {}
-    for row in divergence.rows:
-        if row.kind not in ("gradient_sum", "hook"):
-            found[row.number] = _error(row.into), _error(row.out)
-    return found
+def _rounding(divergence: Divergence) -> list[int]:
+    """The rows that are not the same to the last bit if the same flows in."""
+    return [index for index, row in enumerate(divergence.rows) if row.own is not None and row.own.verdict != "bitwise"]
 
 
-def _error(difference: Difference | None) -> float | None:
-    return None if difference is None else difference.max_rel_err
+def _own(row: DivergenceRow) -> float:
+    return 0.0 if row.own is None or row.own.max_rel_err is None else row.own.max_rel_err

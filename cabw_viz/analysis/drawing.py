@@ -23,7 +23,8 @@ BoxKind = Literal[
     "validate_outputs",
     "plumbing",  # carries values, computes nothing
     "other",
-    "group",  # the autograd nodes of one module, or of one line
+    "group",  # the autograd nodes of one module
+    "line",  # those that one line of code made
     "outside",  # what lies beyond the part that was cut out
 ]
 

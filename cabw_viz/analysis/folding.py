@@ -104,14 +104,14 @@ class Structure:
         return sum(e.target not in inside for n in part.nodes for e in self.record.by_number[n].edges)
 
     def differences(self, parts: Sequence[Part]) -> list[str]:
-        """What differs between parts that are built alike, a line each: `hooks: layers.3`."""
+        """What differs between parts that are built alike, a line each: `other hooks in layers.3`."""
         found = []
         for what, look in self._looks().items():
             looks = [tuple(look(self.record.by_number[number]) for number in self.order(part)) for part in parts]
             usual, count = Counter(looks).most_common(1)[0]
             if count < len(parts):
                 others = [part.key for part, seen in zip(parts, looks, strict=True) if seen != usual]
-                found.append(f"other {what}: {_listed(others[::-1])}")  # in the order of the forward
+                found.append(f"other {what} in {_listed(others[::-1])}")  # in the order of the forward
         return found
 
     def _looks(self) -> dict[str, Callable[[AutogradNode], Hashable]]:

@@ -217,7 +217,7 @@ class _Sketch:
         if head.own:
             title, kind, first = _stems(nodes) + self._times(item, frame), _commonest(nodes), amount
         else:
-            title, kind = self._title(item, frame, around), "group"
+            title, kind = self._title(item, frame, around), "line" if self.lines else "group"
             first = " · ".join([*([head.cls] if head.cls else []), amount])
         details = [first] if not self.lines or head.own else [_source(nodes), first]
         if head.parts == 1 and len(head.calls) > 1 and not head.own:

@@ -58,7 +58,7 @@ def run_compiled(record: CaptureRecord, ready: Prepared, *, hooks: bool) -> Comp
         torch_adapter.compiling(),
     ):
         try:
-            if ready.casts:
+            if ready.needs_tracing:
                 graph, given = _lowered(graph, ready)
             else:
                 given = ready.given
@@ -143,11 +143,8 @@ def _takes_inputs(function: Callable[..., Any]) -> bool:
 
 
 def _lowered(graph: torch.fx.GraphModule, ready: Prepared) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
-    """A graph of operators alone, in the target's dtype, and its inputs.
-
-    Dtypes are mapped where operators are called, which a compiler would not see: so they are traced first.
-    """
-    assert ready.elsewhere is not None  # there where dtypes change
+    """A graph of operators alone, as they are called at the target, and its inputs."""
+    assert ready.elsewhere is not None  # or nothing would need tracing
     inputs, *rest = ready.given
     places = [place for place, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
 

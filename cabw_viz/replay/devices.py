@@ -26,7 +26,7 @@ def device_named(name: str | torch.device) -> torch.device:
         raise _absent(name, "this torch finds no accelerator")
     if device.type == "meta":
         raise _absent(name, "tensors on it have no values")
-    if device.index is not None and str(device) not in devices_here() and device.type in _counted():
+    if ":" in str(device) and str(device) not in devices_here() and device.type in _counted():
         raise _absent(name, f"there is no number {device.index} of it")
     try:
         torch.empty(0, device=device)

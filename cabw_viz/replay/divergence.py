@@ -103,7 +103,8 @@ def divergence(
     eager = check_kept(record, live)
     places = gradient_places(record, graph.graph)
     across = target.device is not None or target.dtype is not None
-    search = _Search(record, live, eager, places, target, hooks, NodeJudge(rtol, atol, across, rereads=runs_python(record)))
+    judge = NodeJudge(rtol, atol, across, rereads=runs_python(record))
+    search = _Search(record, live, eager, places, target, hooks, judge)
     findings = search.findings()
     rows, culprits, nonfinite = rows_of(record, findings)
     return Divergence(
@@ -112,7 +113,7 @@ def divergence(
         rows,
         culprits,
         nonfinite,
-        tuple((dtype, *values) for dtype, values in sorted(search.judge.used.items())),
+        tuple((dtype, *values) for dtype, values in sorted(judge.used.items())),
         len(findings.followed),
         tuple(search.notes()),
     )
@@ -286,12 +287,13 @@ class _Search:
 
     def _excuse(self, alone: dict[str, Judged]) -> None:
         """Run each step in double precision on the same, and excuse what rounding explains."""
+        # A compiler's fault is in its own code alone; one of an operator is in every run of the graph.
+        reproduced = frozenset(self.held) if self.compiled else self._reproduced()
 
         def at(name: str, value: Any) -> Any:
             if name in self.held and isinstance(value, torch.Tensor):
-                # A compiler's fault is in its own code alone; one of an operator is in every run of the graph.
-                held, independent = self.held[name], bool(self.compiled)
-                difference = excused(alone[name].difference, held, value, independent=independent)
+                independent = name in reproduced
+                difference = excused(alone[name].difference, self.held[name], value, independent=independent)
                 alone[name] = replace(alone[name], difference=difference)
             there = self._instead(name, value)
             return value if there is None else there
@@ -301,6 +303,25 @@ class _Search:
             self._interpret(prepared(self.record, self.live, exact, self.hooks), at)
         except CabwError as error:
             self.said.append(f"differences could not be judged in double precision: {error.seen}")
+
+    def _reproduced(self) -> frozenset[str]:
+        """Where eager's own device and dtype are enough for the graph to make what eager made."""
+        found: set[str] = set()
+        judge = NodeJudge(rereads=True)
+
+        def at(name: str, value: Any) -> Any:
+            references = self.places.kept(name, self.eager) if name in self.held else ()
+            if any(judged is not None and judged.agrees for judged in (judge(each, value) for each in references)):
+                found.add(name)
+            there = self._instead(name, value)
+            return value if there is None else there
+
+        if self.judge.across:
+            try:
+                self._interpret(prepared(self.record, self.live, HERE, self.hooks), at)
+            except CabwError:  # it may be that only the target can run it; nothing is reproduced then
+                return frozenset(found)
+        return frozenset(found)
 
     # -- both ----------------------------------------------------------------------------------------------------
 

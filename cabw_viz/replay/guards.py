@@ -82,8 +82,8 @@ class Guards:
         for expected, value in zip(self.inputs, given, strict=True):
             _check_kind(expected, value)
         known = self._read(given)
-        for expected, value in zip(self.inputs, given, strict=True):
-            _check_strides(expected, value, known)
+        for index, dimension, stride in self._strides:
+            _check_stride(self.inputs[index], given[index], dimension, _value(stride, known))
         for condition in self.conditions:
             if _value(condition, known) in (True, None):
                 continue
@@ -98,6 +98,23 @@ class Guards:
                 yield size, index, dimension
 
     @functools.cached_property
+    def _plan(self) -> tuple[tuple[int, int | None, str, int | None], ...]:
+        """(input, dimension or None, symbol, number or None where it is a symbol), in order."""
+        return tuple(
+            (index, dimension, expression, None if _SYMBOL.fullmatch(expression) else int(expression))
+            for expression, index, dimension in self._numbers()
+        )
+
+    @functools.cached_property
+    def _strides(self) -> tuple[tuple[int, int, str], ...]:
+        """(input, dimension, expression) of every stride."""
+        return tuple(
+            (index, dimension, stride)
+            for index, expected in enumerate(self.inputs)
+            for dimension, stride in enumerate(expected.strides or ())
+        )
+
+    @functools.cached_property
     def _first(self) -> dict[str, tuple[Expected, int | None]]:
         """Where each symbol stands first."""
         places: dict[str, tuple[Expected, int | None]] = {}
@@ -108,15 +125,16 @@ class Guards:
     def _read(self, given: Sequence[Any]) -> dict[str, int]:
         """Read the symbols off the inputs, and compare what is no symbol, or was read before."""
         known: dict[str, int] = {}
-        for expression, index, dimension in self._numbers():
+        for index, dimension, symbol, number in self._plan:
             value = given[index] if dimension is None else given[index].shape[dimension]
-            seen = functools.partial(_number_told, self.inputs[index], dimension)
-            if not _SYMBOL.fullmatch(expression):
-                if value != int(expression):
-                    raise CabwError(seen(value), expected=f"{expression}, as when captured", try_=self.another)
-            elif known.setdefault(expression, value) != value:
+            if number is not None:
+                if value != number:
+                    seen = _number_told(self.inputs[index], dimension, value)
+                    raise CabwError(seen, expected=f"{number}, as when captured", try_=self.another)
+            elif known.setdefault(symbol, value) != value:
+                seen = _number_told(self.inputs[index], dimension, value)
                 raise CabwError(
-                    f"{seen(value)}, but {_number_told(*self._first[expression], known[expression])}",
+                    f"{seen}, but {_number_told(*self._first[symbol], known[symbol])}",
                     expected="equal sizes: what had one shape when captured is taken to have one shape",
                     try_=self.another,
                 )
@@ -163,31 +181,34 @@ def _check_kind(expected: Expected, value: Any) -> None:
             raise CabwError(seen, expected=str(getattr(expected, attribute)), try_=ANOTHER)
 
 
-def _check_strides(expected: Expected, value: Any, known: Mapping[str, int]) -> None:
-    """Strides along dimensions of more than one element; those of the others mean nothing."""
-    for dimension, stride in enumerate(expected.strides or ()):
-        wanted = _value(stride, known)
-        if wanted is not None and value.shape[dimension] > 1 and value.stride(dimension) != wanted:
-            raise CabwError(
-                expected.told(f"{expected.name}.stride({dimension}) is {value.stride(dimension)}"),
-                expected=f"{wanted}, as when captured",
-                try_="inputs with the same memory format and views, or " + ANOTHER,
-            )
+def _check_stride(expected: Expected, value: Any, dimension: int, wanted: int | None) -> None:
+    """One stride, if it is along more than one element; others mean nothing."""
+    if wanted is None or value.stride(dimension) == wanted or value.shape[dimension] <= 1:
+        return
+    raise CabwError(
+        expected.told(f"{expected.name}.stride({dimension}) is {value.stride(dimension)}"),
+        expected=f"{wanted}, as when captured",
+        try_="inputs with the same memory format and views, or " + ANOTHER,
+    )
 
 
 def _value(expression: str, known: Mapping[str, int]) -> Any:
     """None where it hangs on something that no input tells."""
     if expression.isdigit():
         return int(expression)
-    code = _compiled(expression)
-    if any(_NUMBERED.fullmatch(name) and name not in known for name in code.co_names):
+    if expression in known:
+        return known[expression]
+    code, symbols = _compiled(expression)
+    if any(symbol not in known for symbol in symbols):
         return None
     return eval(code, _FUNCTIONS, known)  # noqa: S307  # written by sympy's printer, not by anybody
 
 
 @functools.lru_cache(maxsize=65536)
-def _compiled(expression: str) -> CodeType:
-    return compile(expression, "<guard>", "eval")
+def _compiled(expression: str) -> tuple[CodeType, tuple[str, ...]]:
+    """The code of an expression, and the symbols in it."""
+    code = compile(expression, "<guard>", "eval")
+    return code, tuple(name for name in code.co_names if _NUMBERED.fullmatch(name))
 
 
 def _shortened(names: Sequence[str]) -> str:

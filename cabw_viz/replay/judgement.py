@@ -18,6 +18,7 @@ from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.compare import plain
 from cabw_viz.replay.exact import Judged, Noise, Perturbed, Precision, distance, precision
+from cabw_viz.replay.prepared import Prepared
 from cabw_viz.replay.runner import Collecting, interpreted, prepared
 from cabw_viz.replay.sides import COMPARED, Asked, Sides, added, near
 from cabw_viz.replay.target import EAGER, HERE, Target, target_named
@@ -89,6 +90,7 @@ class _Further:
     def __init__(self, record: CaptureRecord, live: LiveCapture, asked: Asked) -> None:
         self._record, self._live, self._asked = record, live, asked
         self._exact: dict[int, torch.Tensor] = {}
+        self._ready: dict[Target, Prepared] = {}
         self.noise: dict[int, Noise] = {}
         self.notes: list[str] = []
 
@@ -146,8 +148,9 @@ class _Further:
 
     def _runs(self, target: Target, modes: Sequence[Perturbed | None]) -> list[dict[int, torch.Tensor]]:
         """The graph run at a target once in each mode: dense gradients by leaf."""
-        ready = prepared(self._record, self._live, target, self._asked.hooks)
-        runs = []
+        if target not in self._ready:
+            self._ready[target] = prepared(self._record, self._live, target, self._asked.hooks)
+        ready, runs = self._ready[target], []
         for mode in modes:
             if mode is None:
                 found = interpreted(self._record, ready, Collecting, self._asked.hooks)

@@ -30,7 +30,7 @@ def gradients_left_alone() -> Iterator[None]:
                     leaf.grad = None  # and not added to in place, for the tensor is the user's
         return original(roots, *args, **options)
 
-    torch_adapter.set_door(door)
+    torch_adapter.set_door(torch_adapter.disable_dynamo(door))  # Dynamo would trace into it
     try:
         yield
     finally:

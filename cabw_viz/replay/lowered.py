@@ -17,7 +17,7 @@ from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.brought import Brought, brought, differing_structure
 from cabw_viz.replay.guards import Guards
 from cabw_viz.replay.runner import check_versions, runnable
-from cabw_viz.replay.signature import slots
+from cabw_viz.replay.signature import flat_values
 
 META = "cabw"
 """Key in a node's `meta`: a dict with `autograd_node` (NodeCall number), `name`, `module`, `module_class`, `visit`,
@@ -142,6 +142,10 @@ class Lowered(torch.fx.GraphModule):
             found: list[torch.Tensor] = super().__call__(*inputs)
         return found
 
+    def __repr__(self) -> str:
+        calls = sum(node.op == "call_function" for node in self.graph.nodes)
+        return f"Lowered({calls} calls, {len(self.leaves)} gradients, {len(self.guards)} guards)"
+
     def check(self, *inputs: Any) -> None:
         """Raise a CabwError where the inputs are not such as the graph was made for."""
         self._parts.guards.check(inputs)
@@ -207,7 +211,7 @@ def flat_inputs(record: CaptureRecord, live: LiveCapture) -> tuple[Any, ...]:
     """What a lowered graph takes, of a capture."""
     _, arguments = runnable(record, live)
     check_versions(record, arguments)
-    return tuple(slot.value for slot in slots(record, arguments))
+    return tuple(flat_values(record, arguments))
 
 
 def _captured(capture: Any) -> tuple[CaptureRecord, LiveCapture]:

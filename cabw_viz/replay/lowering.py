@@ -327,11 +327,24 @@ class _Assembling:
                 continue
             node.meta.update({key: value for key, value in old.meta.items() if key in ("val", "tensor_meta")})
             self._made[old] = node
+        values = {slot.name: slot.value for slot in given}
         for old, by in written.items():
+            self._check_alone(self._made[old].name, values, by)
             copy = self.graph.call_function(torch.ops.aten.clone.default, (self._made[old],))
             copy.meta.update({key: value for key, value in by.meta.items() if key != "tensor_meta"})
             copy.meta["val"] = old.meta.get("val")
             self._made[old] = copy
+
+    def _check_alone(self, name: str, values: dict[str, Any], by: torch.fx.Node) -> None:
+        """Refuse a write that another input would see, for each run writes to a copy."""
+        for other, value in values.items():
+            if other != name and isinstance(value, torch.Tensor) and torch_adapter.share_storage(values[name], value):
+                raise CabwError(
+                    f"this backward cannot be lowered: {self._label(by)} writes to {name}, and {other} lies in the "
+                    "same memory",
+                    expected="writes to tensors that no other input is a part of",
+                    try_="hooks and Functions that write to copies",
+                )
 
     def _written(self) -> dict[torch.fx.Node, torch.fx.Node]:
         """Inputs that the backward writes to, and the first node that does.

@@ -33,14 +33,13 @@ def memory_given_back(doing: Callable[[], str], device: torch.device | None) -> 
         _let_go(error)
     else:
         return
-    # Raised here and not above: the error would keep the other as its context, and with it the frames' tensors.
     gc.collect()
     _empty_cache()
     raise CabwError(
         f"there was not enough memory{'' if device is None else f' on {device}'} when {told}: {said}",
         expected="room for the captured inputs and for the gradients on their way",
         try_="another device, a smaller batch, or only= in capture(), to hold fewer graphs at once",
-    )
+    ) from None
 
 
 def _let_go(error: BaseException) -> None:

@@ -35,8 +35,16 @@ class Moving:
 
     def __init__(self, target: Target, tensors: Iterable[Any]) -> None:
         self.target = target
-        kinds = {tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)}
-        self._cpu_stays = bool(kinds - {"cpu", "meta"})
+        self._kinds = {tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)}
+        self._cpu_stays = bool(self._kinds - {"cpu", "meta"})
+        self.at: int | None = None
+        """The place of the tensor that is being moved, among those given."""
+
+    @property
+    def relocates(self) -> bool:
+        """Whether anything goes to another kind of device."""
+        target = self.target.device
+        return target is not None and any(self.device(torch.device(kind)).type != kind for kind in self._kinds)
 
     @property
     def changes(self) -> bool:
@@ -89,12 +97,14 @@ class Moving:
         plain = [place for place in goes if _is_plain(tensors[place])]
         known: dict[int, torch.Tensor] = {}
         for piece in _pieces([(place, tensors[place]) for place in plain]):
+            self.at = piece.tensors[0][0]
             memory = self._copied(piece.memory())
             for place, tensor in piece.tensors:
                 view = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - piece.start)
                 moved[place] = known.setdefault(id(tensor), _like(tensor, view))
         for place in goes:
             if place not in plain and not _is_plain(tensors[place]):
+                self.at = place
                 moved[place] = known.setdefault(id(tensors[place]), self._as_it_can(tensors[place]))
         return moved
 
@@ -102,7 +112,8 @@ class Moving:
         return self.device(tensor.device) != tensor.device or self.dtype(tensor.dtype) != tensor.dtype
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self.device(tensor.device), self.dtype(tensor.dtype))
+        # One after the other: a device without float64 cannot make a float64 tensor for the CPU.
+        return tensor.to(self.device(tensor.device)).to(self.dtype(tensor.dtype))
 
     def _as_it_can(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of a subclass or another layout: it must know itself how to be moved."""

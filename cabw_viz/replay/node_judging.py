@@ -49,14 +49,15 @@ class _Known:
     """
 
     def __init__(self) -> None:
-        self._pairs: dict[int, tuple[Any, Any, int, int, int, int]] = {}
+        self._pairs: dict[int, tuple[Any, ...]] = {}
 
     def add(self, reference: torch.Tensor, candidate: torch.Tensor) -> None:
         """Note that two tensors hold the same finite numbers."""
         if candidate.is_contiguous() and not candidate.is_inference():
-            storages = reference.untyped_storage(), candidate.untyped_storage()
-            self._pairs[storages[0].data_ptr()] = (
-                *map(weakref.ref, storages),
+            ours, theirs = reference.untyped_storage(), candidate.untyped_storage()
+            self._pairs[ours.data_ptr()] = (
+                weakref.ref(ours),
+                weakref.ref(theirs),
                 reference.storage_offset(),
                 candidate.storage_offset(),
                 candidate.numel(),

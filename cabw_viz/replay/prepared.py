@@ -14,7 +14,9 @@ from cabw_viz import torch_adapter
 from cabw_viz.live import Arguments, LiveCapture, Surroundings
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.held_elsewhere import check_held, with_unpacking
+from cabw_viz.replay.labels import input_label
 from cabw_viz.replay.left_alone import gradients_left_alone
+from cabw_viz.replay.memory import memory_given_back
 from cabw_viz.replay.moving import Moving
 from cabw_viz.replay.one_dtype import Elsewhere
 from cabw_viz.replay.rewriting import moved_graph
@@ -34,9 +36,10 @@ class Prepared:
     elsewhere: Elsewhere | None = None
 
     @property
-    def casts(self) -> bool:
-        """Whether dtypes change."""
-        return self.target.dtype is not None
+    def needs_tracing(self) -> bool:
+        """Whether the graph is only right with `elsewhere` between it and the kernels, which a compiler would not see:
+        dtypes are mapped there, and kernels replaced that the device does not have."""
+        return self.target.dtype is not None or (self.moving is not None and self.moving.relocates)
 
     @property
     def computed(self) -> tuple[str, ...]:
@@ -109,12 +112,34 @@ def prepared_at(
 
 
 def _moved_inputs(record: CaptureRecord, inputs: list[Any], moving: Moving) -> list[Any]:
-    """The inputs at the target, but for those that only accumulations read, which a replay leaves out."""
-    unread = {row.index for row in record.inputs if _only_accumulated(record, row.graph_node)}
-    moved = moving.tensors([None if index in unread else tensor for index, tensor in enumerate(inputs)])
+    """The inputs at the target, but for those that only accumulations read, which a replay leaves out, and for whole
+    numbers that a kernel reads on the host."""
+    unread = {
+        row.index
+        for row in record.inputs
+        if _only_accumulated(record, row.graph_node)
+        or (_read_on_the_host(record, row.graph_node) and not inputs[row.index].is_floating_point())
+    }
+    wanted = [None if index in unread else tensor for index, tensor in enumerate(inputs)]
+
+    def doing() -> str:
+        lifted = next((row for row in record.inputs if row.index == moving.at), None)
+        return f"{'the inputs' if lifted is None else input_label(record, lifted)} was being moved"
+
+    with memory_given_back(doing, moving.target.device):
+        moved = moving.tensors(wanted)
     return [inputs[index] if index in unread else tensor for index, tensor in enumerate(moved)]
 
 
 def _only_accumulated(record: CaptureRecord, graph_node: int) -> bool:
     users = record.graph_nodes[graph_node].users
     return all(record.graph_nodes[user].kind == "accumulate_grad" for user in users)
+
+
+ON_THE_HOST = frozenset({"ops.PackPaddedSequenceBackward0"})
+"""Nodes that take the lengths of sequences from a tensor on the CPU, wherever the sequences are."""
+
+
+def _read_on_the_host(record: CaptureRecord, graph_node: int) -> bool:
+    users = record.graph_nodes[graph_node].users
+    return any(record.graph_nodes[user].target in ON_THE_HOST for user in users)

@@ -15,6 +15,9 @@ from cabw_viz.replay.noise import SUMS
 HALF = 1e-5
 """A dtype whose rounding is above it is a half one."""
 
+ROUNDINGS = 4
+"""In another dtype saved tensors and gradients are rounded before the step, and its result after."""
+
 HALF_RATIO = 3.0
 """In half precision kernels sum in single precision and round once: two sides are about as far off as each other."""
 
@@ -51,16 +54,20 @@ def excused(difference: Difference, held: Held, exact: torch.Tensor, *, independ
         difference: the step's own.
         held: what it made.
         exact: what it made in double precision.
-        independent: whether a fault of the candidate cannot be in the exact result too. Then the candidate may be
-            nearer to that than the reference is; otherwise that may be the very fault.
+        independent: whether the graph as such is right here, so that a fault of the candidate cannot be in the exact
+            result too. Then the candidate may be nearer to that than the reference is; otherwise that may be the very
+            fault.
     """
     sides = plain(held.reference), plain(held.candidate)
-    unit = rounding(coarsest(*(side.dtype for side in sides)))
+    dtypes = [side.dtype for side in sides]
+    unit = rounding(coarsest(*dtypes))
     errors = [distance(plain(exact).to(side.device), side) for side in sides]
-    notes = [f"in double precision it is {errors[0]:.1e} off the reference, {errors[1]:.1e} off the candidate"]
+    notes = [f"in float64: {errors[0]:.1e} off the reference, {errors[1]:.1e} off the candidate"]
     near, far = errors if independent else sorted(errors)
     if held.reference.dtype != held.candidate.dtype:
-        within = far <= 4 * unit + SUMS * near
+        # Where the reference is worse than one rounding, it shows by how much the step magnifies that.
+        magnified = max(1.0, near / (rounding(sides[0].dtype) or 1.0)) if independent else 1.0
+        within = far <= ROUNDINGS * rounding(sides[1].dtype if independent else coarsest(*dtypes)) * magnified
     elif unit > HALF:
         within = far <= HALF_RATIO * near + unit / 8
     else:

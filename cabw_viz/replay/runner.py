@@ -14,6 +14,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.live import Arguments, LiveCapture, version_of
 from cabw_viz.record.model import CaptureRecord, LiftedInput
 from cabw_viz.replay.compiling import run_compiled
+from cabw_viz.replay.labels import input_label
 from cabw_viz.replay.memory import memory_given_back
 from cabw_viz.replay.moving import is_out_of_memory
 from cabw_viz.replay.prepared import Prepared, prepared_at
@@ -148,8 +149,7 @@ def prepared(record: CaptureRecord, live: LiveCapture, target: Target = HERE, ho
     check_hooks(record, hooks)
     graph, arguments = runnable(record, live)
     check_versions(record, arguments)
-    with memory_given_back(lambda: "the inputs of the graph were being moved", target.device):
-        return prepared_at(record, live, graph, arguments, target, hooks=hooks == "run")
+    return prepared_at(record, live, graph, arguments, target, hooks=hooks == "run")
 
 
 def run(
@@ -244,17 +244,6 @@ def is_old_gradient(record: CaptureRecord, row: LiftedInput) -> bool:
     users = [record.graph_nodes[user] for user in record.graph_nodes[row.graph_node].users]
     # The first argument of an accumulation is the leaf, the second its old gradient.
     return bool(users) and all(u.kind == "accumulate_grad" and u.inputs[0] != row.graph_node for u in users)
-
-
-def input_label(record: CaptureRecord, row: LiftedInput) -> str:
-    """What to call a lifted input in a message."""
-    if row.names:
-        return f"{' = '.join(row.names)} {row.shape}"
-    if row.view_of:
-        return f"{' = '.join(row.view_of)} (seen through inputs[{row.index}], a view {row.shape} of it)"
-    node = record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
-    origin = f", saved by {node.name} (#{node.number})" if node is not None else ""
-    return f"inputs[{row.index}] {row.shape}{origin}"
 
 
 def check_hooks(record: CaptureRecord, hooks: str) -> None:

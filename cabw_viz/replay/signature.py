@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,8 @@ import torch
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.live import Arguments
-from cabw_viz.record.model import AutogradNode, CaptureRecord, LiftedUse
-from cabw_viz.replay.runner import input_label
+from cabw_viz.record.model import AutogradNode, CaptureRecord, LiftedInput, LiftedUse
+from cabw_viz.replay.labels import input_label
 
 _DIMENSION = re.compile(r"\[\d+\]$|, dimension \d+$")
 """What tells the dimension in a size's meaning: `self_sym_sizes[0]`, `gradient 1, dimension 0`."""
@@ -35,26 +35,43 @@ class Slot:
     """For a size: its dimension and the shape that it belongs to, or what else it is."""
 
 
-def slots(record: CaptureRecord, arguments: Arguments) -> list[Slot]:
-    """The inputs of the lowered graph: tensors, sizes, then tensors among what saved-tensor hooks packed.
+def flat_values(record: CaptureRecord, arguments: Arguments) -> list[Any]:
+    """What a lowered graph takes: tensors, sizes, then tensors among what saved-tensor hooks packed."""
+    tensors = [_detached(record, row, arguments.inputs[row.index]) for row in _tensors(record, arguments)]
+    return tensors + list(map(size_of, arguments.sizes)) + [each.detach() for each in packed_tensors(arguments)]
 
-    Leaves and old gradients that are only accumulated into are left out: nothing computes with them.
-    """
+
+def slots(record: CaptureRecord, arguments: Arguments) -> list[Slot]:
+    """The same, with names and what is known of each."""
+    values = flat_values(record, arguments)
+    rows, sizes = _tensors(record, arguments), _sizes(record, arguments)
     found = []
-    for row in record.inputs:
-        tensor = arguments.inputs[row.index]
-        if isinstance(tensor, torch.Tensor) and not _only_accumulated(record, row.graph_node):
-            label = input_label(record, row)
-            label = label.removeprefix(f"inputs[{row.index}] ")
-            found.append(Slot(f"inputs_{row.index}", label, _detached(tensor, label), _is_parameter(tensor)))
-    found += _sizes(record, arguments)
-    for index, tensor in enumerate(packed_tensors(arguments)):
-        found.append(Slot(f"packed_{index}", f"{tuple(tensor.shape)}, packed by a hook", tensor.detach()))
+    for row, value in zip(rows, values, strict=False):
+        fixed = _is_parameter(arguments.inputs[row.index])
+        found.append(Slot(f"inputs_{row.index}", _label(record, row), value, fixed))
+    for index, value in enumerate(values[len(rows) : len(rows) + len(arguments.sizes)]):
+        label, fixed, place = sizes.get(index, ("", False, ("size", index)))
+        found.append(Slot(f"sizes_{index}", label, value, fixed, place))
+    for index, value in enumerate(values[len(found) :]):
+        found.append(Slot(f"packed_{index}", f"{tuple(value.shape)}, packed by a hook", value))
     return found
 
 
-def _sizes(record: CaptureRecord, arguments: Arguments) -> Iterator[Slot]:
-    """The lifted sizes. One that many nodes use is told, and placed, by the first."""
+def _tensors(record: CaptureRecord, arguments: Arguments) -> list[LiftedInput]:
+    """The lifted inputs that a graph computes with: not leaves and old gradients that are only accumulated into."""
+    return [
+        row
+        for row in record.inputs
+        if isinstance(arguments.inputs[row.index], torch.Tensor) and not _only_accumulated(record, row.graph_node)
+    ]
+
+
+def _label(record: CaptureRecord, row: LiftedInput) -> str:
+    return input_label(record, row).removeprefix(f"inputs[{row.index}] ")
+
+
+def _sizes(record: CaptureRecord, arguments: Arguments) -> dict[int, tuple[str, bool, tuple[Any, ...]]]:
+    """(label, fixed, place) of each lifted size. One that many nodes use is told, and placed, by the first."""
     parameters = _accumulated_parameters(record, arguments)
     described: dict[int, tuple[str, bool, tuple[Any, ...]]] = {}
     for node in record.autograd_nodes:
@@ -68,9 +85,7 @@ def _sizes(record: CaptureRecord, arguments: Arguments) -> Iterator[Slot]:
                 shape = "stride" not in field and _DIMENSION.search(use.meaning) is not None
                 place = (dimension, *values) if shape else (field, dimension, *values)
                 described.setdefault(use.size, (f"{use.meaning} of {node.name} (#{node.number})", fixed, place))
-    for index, size in enumerate(arguments.sizes):
-        label, fixed, place = described.get(index, ("", False, ("size", index)))
-        yield Slot(f"sizes_{index}", label, size_of(size), fixed, place)
+    return described
 
 
 def _accumulated_parameters(record: CaptureRecord, arguments: Arguments) -> set[int]:
@@ -118,12 +133,12 @@ def put_back(arguments: Arguments, given: Sequence[Slot], values: Sequence[Any])
     )
 
 
-def _detached(tensor: torch.Tensor, label: str) -> torch.Tensor:
+def _detached(record: CaptureRecord, row: LiftedInput, tensor: torch.Tensor) -> torch.Tensor:
     try:
         return tensor.detach()
     except RuntimeError as error:
         raise CabwError(
-            f"an input {label} cannot be used any more: {str(error).partition(' and ')[0]}",
+            f"an input {_label(record, row)} cannot be used any more: {str(error).partition(' and ')[0]}",
             expected="tensors that outlive the call; those inside torch.func.vmap and grad do not",
         ) from error
 

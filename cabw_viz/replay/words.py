@@ -18,10 +18,10 @@ RUNS = {
 
 
 def run_words(record: CaptureRecord, gradients: Iterable[torch.Tensor]) -> str:
-    """The user's own run: `your own eager run, 2 compiled regions in it by their own kernels, on cpu in float32`."""
+    """The user's own run: `your own eager run, 2 compiled regions in it by kernels of their own, on cpu in float32`."""
     regions = sum(node.kind == "aot_backward" for node in record.autograd_nodes)
-    compiled = f", {counted(regions, 'compiled region')} in it by their own kernels" if regions else ""
-    return RUNS[record.run] + (compiled if record.run == "eager" else "") + where(gradients)
+    compiled = f", {counted(regions, 'compiled region')} in it by kernels of {'its' if regions == 1 else 'their'} own"
+    return RUNS[record.run] + (compiled if record.run == "eager" and regions else "") + where(gradients)
 
 
 def graph_words(target: Target, ran: Replayed) -> str:

@@ -185,6 +185,27 @@ def parity(shelf: Shelf, options: Namespace) -> object:
     return None
 
 
+@magic_arguments("cabw divergence")
+@_DEVICE
+@_DTYPE
+@_BACKEND
+@argument("--rtol", type=float, help="relative tolerance, with --atol, final then; default: torch.testing's")
+@argument("--atol", type=float, help="tolerance in units of a gradient's largest element, with --rtol")
+@argument(
+    "--hooks",
+    choices=HOOKS,
+    metavar="HOOKS",
+    default=HOOKS[0],
+    help="of the graph: run (again; default), drop or refuse",
+)
+@_CAPTURE
+@_SESSION
+def divergence(shelf: Shelf, options: Namespace) -> object:
+    """Find the node, sum of gradients or hook that makes other gradients than in your own run."""
+    capture = shelf.capture(options.session, options.capture)
+    return capture.divergence(**place(options), rtol=options.rtol, atol=options.atol, hooks=options.hooks)
+
+
 @magic_arguments("cabw touches")
 @argument("--audit", action="store_true", help="run the graph once, watched, and add what each node reads then")
 @argument("--phase", choices=PHASES, metavar="PHASE", help=f"only one phase: {', '.join(PHASES)}")
@@ -245,6 +266,7 @@ COMMANDS: dict[str, Command] = {
     "touches": touches,
     "times": times,
     "parity": parity,
+    "divergence": divergence,
     "list": list_,
     "close": close,
     "help": help_,

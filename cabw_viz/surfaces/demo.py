@@ -26,7 +26,11 @@ ROWS, LENGTH = 4, 64
 
 SEED = 0
 TITLE = "The backward of GPT-2"
-PICTURES: dict[Level, tuple[str, ...]] = {"autograd": (".dot", ".svg", ".png"), "fx": (".dot", ".svg")}
+PICTURES: dict[Level, tuple[str, ...]] = {
+    "module": (".dot", ".svg", ".png"),
+    "autograd": (".dot", ".svg", ".png"),
+    "fx": (".dot", ".svg"),
+}
 """What is drawn. All but the DOT text needs Graphviz's program."""
 
 

@@ -27,8 +27,7 @@ class DivergenceReport:
 
     @property
     def first(self) -> DivergenceRow | None:
-        """The first step whose inputs agree and whose outputs differ: `.number`, `.name`, `.kind`, `.module`, `.line`,
-        `.own`; None where there is none."""
+        """The first step whose inputs agree and whose outputs differ, by name, module and line; None of none."""
         return self.divergence.first
 
     @property
@@ -38,8 +37,7 @@ class DivergenceReport:
 
     @property
     def nonfinite(self) -> tuple[NonFinite, ...]:
-        """Where NaN or infinity begins, on each side that has any: `.side`, `.row` (of `.frame`), ranges `.into` and
-        `.out`."""
+        """Where NaN or infinity begins, on each side that has any: the row of `.frame`, and the ranges of gradients."""
         return self.divergence.nonfinite
 
     @property

@@ -74,12 +74,7 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
     _check("run", run, RUNS)
     _check("gradients", gradients, GRADIENTS)
     _check("lines", lines, LINES)
-    if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 0:
-        raise CabwError(
-            f"capture() got max_bytes={max_bytes!r}",
-            expected="a number of bytes from 0",
-            try_='max_bytes=2**30, or gradients="leaves", which keeps no gradients of nodes',
-        )
+    _check_bytes(max_bytes)
     return Session(
         Recorder(
             subject,
@@ -97,6 +92,16 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
 def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if not any(type(value) is type(each) and value == each for each in allowed):  # 1 is not True here
         raise CabwError(f"capture() got {name}={value!r}", expected="one of " + ", ".join(map(repr, allowed)))
+
+
+def _check_bytes(value: object) -> None:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return
+    raise CabwError(
+        f"capture() got max_bytes={value!r}",
+        expected="a number of bytes from 0",
+        try_='max_bytes=2**30, or gradients="leaves", which keeps no gradients of nodes',
+    )
 
 
 class Session:

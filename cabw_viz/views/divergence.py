@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cabw_viz.analysis import divergence as analysis
+from cabw_viz.analysis.drawing import file_and_line
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow
 from cabw_viz.record.kinds import GOOD, Verdict
 from cabw_viz.views.tables import MARKS, figure
@@ -34,14 +35,25 @@ COLUMNS = {
 }
 VERDICTS = ("verdict_in", "verdict_out", "verdict_own")
 ERRORS = ("max_rel_err_in", "max_rel_err_out", "max_rel_err_own", "max_abs_err_own")
-SHOWN = ("number", "name", "module", "line", *VERDICTS, "max_rel_err_own", "note")
-"""The columns of the coloured table; the frame has all."""
+SHOWN = {
+    "number": "#",
+    "name": "step",
+    "module": "module",
+    "line": "line",
+    "verdict_in": "in",
+    "verdict_out": "out",
+    "verdict_own": "own",
+    "max_rel_err_own": "own rel err",
+    "note": "note",
+}
+"""The columns of the coloured table, and their headings there; the frame has all."""
 HEADINGS = ("", "#", "step", "module", "line", "in", "out", "own", "own rel err")
 
 _TEXTS = [column for column, dtype in COLUMNS.items() if dtype == "object"]
 _STYLES: Any = [
     {"selector": ".cabw-good", "props": "background-color: rgba(0, 128, 95, 0.18)"},
     {"selector": ".cabw-bad", "props": "background-color: rgba(214, 80, 30, 0.3); font-weight: 600"},
+    {"selector": ".cabw-off", "props": "background-color: rgba(214, 80, 30, 0.12)"},
     {"selector": "td", "props": "font-variant-numeric: tabular-nums; white-space: nowrap"},
     {"selector": "td, th.col_heading", "props": "text-align: right; padding: 2px 10px"},
     {"selector": "td.cabw-text", "props": "text-align: left"},
@@ -92,19 +104,25 @@ def divergence_styler(divergence: Divergence) -> Styler:
     for column in set(SHOWN) & set(_TEXTS):
         classes[column] = "cabw-text"
     for column in VERDICTS:
-        classes[column] = ["cabw-text " + _class(verdict) for verdict in frame[column]]
+        bad = "cabw-bad" if column == "verdict_own" else "cabw-off"
+        classes[column] = ["cabw-text " + _class(verdict, bad) for verdict in frame[column]]
     for index in divergence.culprits:
         if index in picked:
             classes.loc[index, "number"] = "cabw-first"
-    shown: Any = dict.fromkeys(SHOWN, _escaped) | dict.fromkeys(VERDICTS, _marked) | {"max_rel_err_own": figure}
-    shown["number"] = "#{:d}".format
-    styler = frame.style.set_uuid("cabw_divergence").hide(axis="index").set_table_styles(_STYLES)
+    formats: Any = dict.fromkeys(SHOWN, _escaped) | dict.fromkeys(VERDICTS, _marked)
+    formats |= {"number": "#{:d}".format, "line": _line_text, "max_rel_err_own": figure}
+    styler = frame.rename(columns=SHOWN).style.set_uuid("cabw_divergence").hide(axis="index")
+    styler = styler.set_table_styles(_STYLES).set_td_classes(classes.rename(columns=SHOWN))
     styler = styler.set_table_attributes('class="tex2jax_ignore mathjax_ignore"')  # a name with $ is no formula
-    return styler.set_td_classes(classes).format(shown)
+    return styler.format({SHOWN[column]: how for column, how in formats.items()})
 
 
-def _class(verdict: Verdict | None) -> str:
-    return "" if verdict is None else "cabw-good" if verdict in GOOD else "cabw-bad"
+def _class(verdict: Verdict | None, bad: str) -> str:
+    return "" if verdict is None else "cabw-good" if verdict in GOOD else bad
+
+
+def _line_text(line: str | None) -> str:
+    return _escaped(None if line is None else file_and_line(line))
 
 
 def _escaped(text: str | None) -> str:
@@ -135,7 +153,7 @@ def divergence_text(divergence: Divergence) -> str:
     picked = analysis.shown_rows(divergence)
     table = [HEADINGS, *(_line(divergence, index) for index in picked)] if picked else []
     left = len(divergence.rows) - len(picked)
-    more = [f"… {left:,} more rows: .frame", ""] if left else [""] if picked else []
+    more = [f"… {left:,} more rows: .frame", ""] if left and picked else [""] if picked else []
     head = [in_line(fact, 500) for fact in facts(divergence)]
     return "\n".join([*head, "", *_aligned(table), *more, *(in_line(found, 1000) for found in findings(divergence))])
 
@@ -144,7 +162,7 @@ def _line(divergence: Divergence, index: int) -> tuple[str, ...]:
     row = divergence.rows[index]
     mark = "→" if divergence.culprits[:1] == (index,) else "✗" if index in divergence.culprits else ""
     verdicts = [_verdict(each) for each in (row.into, row.out, row.own)]
-    line = "" if row.line is None else str(row.line).replace("\\", "/").rpartition("/")[2]
+    line = "" if row.line is None else file_and_line(str(row.line))
     error = "" if row.own is None else figure(row.own.max_rel_err)
     return mark, str(row.number), in_line(row.name, 60), in_line(row.module, 40), in_line(line, 40), *verdicts, error
 

@@ -88,12 +88,13 @@ def divergence_html(divergence: Divergence) -> str:
     mark, css = ("✓", "ok") if divergence_of.ok(divergence) else ("✗", "alarm")
     first, *more = views_of_divergence.findings(divergence)
     left = len(divergence.rows) - len(divergence_of.shown_rows(divergence))
-    table = views_of_divergence.divergence_styler(divergence).to_html() if divergence.rows else ""
+    shown = len(divergence.rows) - left
+    table = views_of_divergence.divergence_styler(divergence).to_html() if shown else ""
     return _fragment(
         f"<p>{_span(css, f'{mark} {_text(first)}')}</p>",
         *(f"<p>{_text(text)}</p>" for text in more),
         f'<div class="cabw-scroll">{table}</div>',
-        f'<p class="cabw-muted">… {left:,} more rows: <code>.frame</code></p>' if left else "",
+        f'<p class="cabw-muted">… {left:,} more rows: <code>.frame</code></p>' if left and shown else "",
         f'<p class="cabw-muted">{"<br>".join(map(_prose, views_of_divergence.facts(divergence)))}</p>',
     )
 

@@ -49,6 +49,7 @@ LOOKS: dict[BoxKind, Look] = {
     "plumbing": Look("·", "#667079", "#dfe3e8", "#ffffff", "plumbing"),
     "other": Look("□", "#667079", "#a3abb4", "#ffffff", "other operation"),
     "group": Look("▣", "#39536b", "#8fa3b5", "#e6edf4", "module"),
+    "line": Look("≡", "#39536b", "#8fa3b5", "#e6edf4", "line of code"),
     "outside": Look("⋯", "#59636e", "#a3abb4", "#ffffff", "beyond the part that is drawn"),
 }
 

@@ -42,6 +42,13 @@ test("blocks built alike fold into one stack", () => {
   assert.equal(g.groups.get("layers.0").stack, 0);
 });
 
+test("a block that is a little different does not stop the others from folding", () => {
+  const g = graph("uneven"); // the record of blocks4, and layers.0 without its last node
+  assert.equal(g.groups.get("layers").stack, 4);
+  assert.deepEqual(g.groups.get("layers").odd.map((c) => c.name), ["0"]);
+  assert.deepEqual(graph("blocks4").groups.get("layers").odd, []);
+});
+
 test("a module that its gradient leaves and comes back to is cut into parts", () => {
   const g = graph("twice");
   assert.deepEqual([...g.groups.keys()].sort(), ["", "a", "a.1", "a@2", "a@2.0", "b", "b.1", "b@2", "b@2.0"]);

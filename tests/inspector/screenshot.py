@@ -15,8 +15,13 @@ from tests.inspector.opened import chromium, inspected
 
 LAYERS, HOOKED = 6, 3
 STATE = "#color_by=parity"
-LOOK = """i.openTab('parity'); i.toggle('transformer'); i.toggle('transformer.h'); i.toggle('transformer.h.3');
-  i.reveal(i.graph.wrong[0].ref.parent.key);"""
+LOOK = """i.openTab('parity'); for (const path of ['transformer', 'transformer.h', 'transformer.h.3']) i.toggle(path);
+  i.reveal(i.graph.first.key); i.select(i.graph.first.key);"""
+
+
+def nudged(gradient: torch.Tensor) -> torch.Tensor:
+    """The hook."""
+    return gradient * 1.001
 
 
 def main(target: Path) -> None:
@@ -24,11 +29,12 @@ def main(target: Path) -> None:
     torch.manual_seed(demo.SEED)
     model = demo.build(LAYERS)
     model.transformer.h[HOOKED].register_forward_hook(
-        lambda _, __, out: (out[0] if isinstance(out, tuple) else out).register_hook(lambda g: g * 1.001) and None
+        lambda _, __, out: (out[0] if isinstance(out, tuple) else out).register_hook(nudged) and None
     )
     with cabw_viz.capture(model) as session:
         demo.loss(model, demo.text()).backward()
     session[0].parity(hooks="drop")
+    session[0].divergence(hooks="drop")
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         path = session[0].to_html(Path(folder, "inspector.html"))
         with inspected(browser, path, state=STATE, width=1280) as found:

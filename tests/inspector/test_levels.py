@@ -236,6 +236,11 @@ def test_colour_by_time_has_a_legend_that_filters(blocks, record):
     assert "64.0 ms" in blocks.panel
     level(blocks, "FX")
     assert blocks.do("return i.drawn.list.filter((n) => n.seconds === 0.064).length") == len(slow)
+    # Two operators share what their autograd node took: both have its colour, and the frame has the figure.
+    level(blocks, "Aten")
+    assert blocks.page.locator(".cabw-chip", has_text="half of the slowest").inner_text().endswith(str(2 * len(slow)))
+    figures = f"const g = i.drawn.item('n{slow[0].number}'); return [g, ...g.nodes].map((x) => i.renderer.figureOf(x));"
+    assert blocks.do(figures) == ["64.0 ms", "", ""]
 
 
 def test_times_that_were_not_taken_are_offered(browser, saved):

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def packed(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("packed")
     made = {name: make() for name, make in records.SAMPLES.items()}
     made |= {f"blocks{layers}": transformer(layers) for layers in (4, 40, 80)}
-    made |= {"chain": records.chain(2000), "wide": wide(2000), "twice": twice()}
+    made |= {"uneven": uneven(), "chain": records.chain(2000), "wide": wide(2000), "twice": twice()}
     for name, record in made.items():
         (folder / f"{name}.data").write_bytes(columns.pack_graph(record))
         (folder / f"{name}.touches").write_bytes(findings.pack_touches(record))
@@ -46,10 +47,15 @@ def wide(count):
     return b.record()
 
 
+def uneven():
+    """Four blocks, of which the first has a node less, as where a model's input needs no gradient."""
+    record = transformer(4)
+    last = [n for n in record.autograd_nodes if n.module.startswith("layers.0")][-1]
+    return replace(record, autograd_nodes=tuple(n for n in record.autograd_nodes if n is not last))
+
+
 def twice():
     """Two lists of modules called in turn: `a.0`, `b.0`, `a.1`, `b.1`, each of two nodes."""
-    from dataclasses import replace
-
     b = records.Backward()
     b.node("GraphRoot", (0, 1, 0), kind="graph_root", inputs=0)
     for number in range(1, 9):

@@ -199,6 +199,8 @@ def test_the_node_panel_tells_what_is_known(blocks):
 def test_a_row_of_parity_leads_to_its_node_and_back(blocks):
     blocks.tab("Parity")
     assert "20 of" in blocks.panel
+    assert "Tolerance for float32" not in blocks.panel
+    blocks.page.locator("summary", has_text="How they were compared").click()
     assert "Tolerance for float32" in blocks.panel
     blocks.page.locator(".cabw-row.cabw-parity:not(.cabw-cols)").nth(2).click()
     blocks.settle()

@@ -51,6 +51,15 @@ def test_parity(captured):
     assert report.comparison.tolerances == (("torch.float32", 0.5, 0.5),)
 
 
+def test_divergence(captured):
+    report = captured.ok("%cabw divergence").result.result
+    assert report.ok
+    assert "No divergence" in repr(report)
+    report = captured.ok("%cabw divergence --dtype float64 --capture 0 --hooks drop").result.result
+    assert "in torch.float64" in report.divergence.candidate
+    assert "there is no backend 'nope'" in captured.run("%cabw divergence --backend nope").usage_error
+
+
 def test_list(captured):
     captured.ok("%%cabw --name run\n" + BACKWARD)
     captured.ok("%%cabw --name empty\n0")

@@ -206,11 +206,19 @@ function only(edges, nodes, from, to) {
   return edges.filter((e) => inside.has(from[e]) && inside.has(to[e]));
 }
 
-/** Order of the children, and whether they are blocks built alike that may be drawn as one stack. */
+/**
+ * Order of the children, and whether they are blocks built alike that may be drawn as one stack: of one class, and most of
+ * one size, for the first block of a model often lacks the way to an input that needs no gradient. `odd` are the others.
+ */
 function finish(group) {
-  group.children.sort((a, b) => a.nodes[0].index - b.nodes[0].index);
-  const builds = new Set(group.children.map((c) => `${c.cls} ${c.nodes.length}`));
-  group.stack = !group.own.length && group.children.length > 2 && builds.size === 1 ? group.children.length : 0;
+  const { children } = group;
+  children.sort((a, b) => a.nodes[0].index - b.nodes[0].index);
+  const sizes = new Map();
+  for (const { nodes } of children) sizes.set(nodes.length, (sizes.get(nodes.length) ?? 0) + 1);
+  const [usual, many] = [...sizes].reduce((a, b) => (b[1] > a[1] ? b : a), [0, 0]);
+  const alike = new Set(children.map((c) => c.cls)).size === 1 && many >= 0.75 * children.length;
+  group.stack = !group.own.length && children.length > 2 && alike ? children.length : 0;
+  group.odd = group.stack ? children.filter((c) => c.nodes.length !== usual) : [];
 }
 return { treeOf };
 };
@@ -389,6 +397,8 @@ const { heldBy } = $drawable;
 
 const sum = (nodes, of) => nodes.reduce((a, n) => a + of(n), 0);
 const reads = (n) => n.execution + n.initial + n.passes;
+/** Whether what is known of an item's autograd node as a whole may stand at this one. */
+const speaks = (nodes) => nodes.length > 1 || nodes[0].speaks;
 
 /** The figure behind a colour, for a node or a group: colour never stands alone. */
 function figure(name, nodes) {
@@ -405,15 +415,15 @@ function figure(name, nodes) {
             ? "equal"
             : "";
     case "touches": {
-      const r = sum(nodes, reads);
+      const r = speaks(nodes) ? sum(nodes, reads) : 0;
       return nodes.length === 1 ? String(r || "") : r ? `${r.toLocaleString("en-US")} reads` : "";
     }
     case "bytes": {
-      const b = heldBy(nodes);
+      const b = speaks(nodes) ? heldBy(nodes) : 0;
       return b ? bytes(b) : "";
     }
     case "time":
-      return duration(timed(nodes));
+      return speaks(nodes) ? duration(timed(nodes)) : "";
     default:
       return "";
   }
@@ -481,7 +491,8 @@ const ENCODINGS = {
       ["e1", "1 to 3", "q1", "bar1"],
       ["none", "Untouched", "c-none", "ring"],
     ],
-    of: (n) => (n.initial || n.passes ? "initial" : steps(n.execution, [9, 4, 1], ["e3", "e2", "e1"], "none")),
+    of: ({ shade: n }) =>
+      n.initial || n.passes ? "initial" : steps(n.execution, [9, 4, 1], ["e3", "e2", "e1"], "none"),
   },
   parity: {
     label: "Parity",
@@ -504,7 +515,7 @@ const ENCODINGS = {
       ["b1", "< 64 kB", "q1", "bar1"],
       ["none", "Nothing saved", "c-none", "ring"],
     ],
-    of: (n) => steps(n.bytes, [1e6, 524288, 65536, 1], ["b4", "b3", "b2", "b1"], "none"),
+    of: ({ shade: n }) => steps(n.bytes, [1e6, 524288, 65536, 1], ["b4", "b3", "b2", "b1"], "none"),
   },
   time: {
     label: "Time",
@@ -515,7 +526,7 @@ const ENCODINGS = {
       ["t1", "Less", "q1", "bar1"],
       ["none", "Not timed", "c-none", "ring"],
     ],
-    of: timeClass,
+    of: ({ shade: n }) => timeClass(n),
   },
 };
 
@@ -2174,6 +2185,13 @@ class Node {
   get seconds() {
     return this.graph.times?.[this.index] ?? NaN;
   }
+  /** The node whose figures it is coloured by. */
+  get shade() {
+    return this;
+  }
+  get speaks() {
+    return true;
+  }
   /** The autograd node behind an item of any level. */
   get base() {
     return this;
@@ -2473,6 +2491,14 @@ class Op {
   get leads() {
     return this.base !== null && this.graph.leads[this.base.index] === this.index + 1;
   }
+  /** Figures are those of autograd nodes: of several operators none can be told from the others, so all have the colour. */
+  get shade() {
+    return this.graph.letter === "a" && this.base ? this.base : this;
+  }
+  /** Whether its autograd node's figures may stand at it: at the call of it, or at its only operator. */
+  get speaks() {
+    return this.graph.letter === "f" || this.parent.owner !== this.base;
+  }
   get module() {
     return this.base?.module ?? null;
   }
@@ -2593,7 +2619,7 @@ class OpsGraph extends Drawable {
       if (!g.parent || place <= shared || g.depth !== segments[place - 1].length) continue;
       const node = first.base;
       Object.assign(g, { owner: node, name: node.parameter ?? node.label, cls: "#" + node.id, module: g.parent.module });
-      g.parent.stack = 0; // calls of one module are no blocks
+      Object.assign(g.parent, { stack: 0, odd: [] }); // calls of one module are no blocks
       if (this.owned.has(node.key)) continue;
       g.key = node.key;
       this.owned.set(node.key, g);
@@ -4148,6 +4174,7 @@ function groupParts(ins, g) {
       : null,
     facts([
       [nodes === g.nodes ? "Nodes" : "Graph nodes", number(g.nodes.length)],
+      ["In each block", g.stack ? blocks(g) : null],
       ["Autograd nodes", nodes === g.nodes ? null : number(nodes.length)],
       [
         "Parameters",
@@ -4181,6 +4208,14 @@ function groupParts(ins, g) {
       make: (i) => member(ins, list[i]),
     }),
   ];
+}
+
+/** How many nodes the blocks of a stack have, and which have another number. */
+function blocks(g) {
+  const usual = g.children.find((c) => !g.odd.includes(c));
+  const odd = g.odd.slice(0, 3).map((c) => `${number(c.nodes.length)} in ${c.name}`);
+  const more = g.odd.length > 3 ? [`others in ${number(g.odd.length - 3)} more`] : [];
+  return [plural(usual.nodes.length, "node"), ...odd, ...more].join(", ");
 }
 
 function found(ins, nodes) {
@@ -4359,7 +4394,8 @@ function parity(ins) {
         parameters.length ? `${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ` : null,
       ]
         .filter(Boolean)
-        .join(". "),
+        .map((words) => words + ".")
+        .join(" "),
       onclick: see(first.key),
     });
   return finding(ins, {
@@ -4405,7 +4441,8 @@ function held(ins) {
   const total = heldBy(graph.list);
   if (!total) return null;
   const { stack } = graph;
-  const text = stack
+  const each = stack && new Set(stack.children.map((c) => heldBy(c.nodes))).size === 1;
+  const text = each
     ? `${bytes(heldBy(stack.children[0].nodes))} in each of the ${stack.stack} blocks of ${stack.path}.`
     : "By module, in the Memory panel.";
   const onclick = () => {
@@ -4868,7 +4905,8 @@ function parityPanel(ins) {
       null,
       summary(ins),
       diverging(ins),
-      conditions(graph.parity),
+      heading("Parameters"),
+      conditions(ins),
       taskForm(ins, "parity"),
     ),
     graph.parameters.length ? [toolbar(ins, ui), columns(ins, ui), table(ins, rows)] : null,
@@ -4897,13 +4935,22 @@ function summary(ins) {
   ];
 }
 
-/** How the gradients of parameters were compared. */
-function conditions({ notes, tolerances }) {
+/** How the gradients of parameters were compared; folded, for it is the same each time. */
+function conditions(ins) {
+  const { notes, tolerances } = ins.graph.parity;
   const words = tolerances.map(
     ([dtype, rtol, atol]) =>
       `Tolerance for ${dtype.replace("torch.", "")}: ${error(rtol)} relative, ${error(atol)} of the largest element.`,
   );
-  return [heading("Parameters"), [...words, ...notes.map((note) => sentence(note + "."))].map((text) => h("p.muted", null, text))];
+  const all = [...words, ...notes.map((note) => sentence(note + "."))];
+  if (!all.length) return null;
+  const details = h(
+    "details.cabw-details",
+    { open: Boolean(ins.ui.conditions), ontoggle: () => (ins.ui.conditions = details.open) },
+    h("summary", null, "How they were compared"),
+    all.map((text) => h("p.muted", null, text)),
+  );
+  return details;
 }
 
 /** Where gradients first part: the steps at fault, and the error at every node. */

@@ -6,6 +6,8 @@ import { heldBy } from "./drawable.js";
 
 const sum = (nodes, of) => nodes.reduce((a, n) => a + of(n), 0);
 const reads = (n) => n.execution + n.initial + n.passes;
+/** Whether what is known of an item's autograd node as a whole may stand at this one. */
+const speaks = (nodes) => nodes.length > 1 || nodes[0].speaks;
 
 /** The figure behind a colour, for a node or a group: colour never stands alone. */
 export function figure(name, nodes) {
@@ -22,15 +24,15 @@ export function figure(name, nodes) {
             ? "equal"
             : "";
     case "touches": {
-      const r = sum(nodes, reads);
+      const r = speaks(nodes) ? sum(nodes, reads) : 0;
       return nodes.length === 1 ? String(r || "") : r ? `${r.toLocaleString("en-US")} reads` : "";
     }
     case "bytes": {
-      const b = heldBy(nodes);
+      const b = speaks(nodes) ? heldBy(nodes) : 0;
       return b ? bytes(b) : "";
     }
     case "time":
-      return duration(timed(nodes));
+      return speaks(nodes) ? duration(timed(nodes)) : "";
     default:
       return "";
   }
@@ -98,7 +100,8 @@ export const ENCODINGS = {
       ["e1", "1 to 3", "q1", "bar1"],
       ["none", "Untouched", "c-none", "ring"],
     ],
-    of: (n) => (n.initial || n.passes ? "initial" : steps(n.execution, [9, 4, 1], ["e3", "e2", "e1"], "none")),
+    of: ({ shade: n }) =>
+      n.initial || n.passes ? "initial" : steps(n.execution, [9, 4, 1], ["e3", "e2", "e1"], "none"),
   },
   parity: {
     label: "Parity",
@@ -121,7 +124,7 @@ export const ENCODINGS = {
       ["b1", "< 64 kB", "q1", "bar1"],
       ["none", "Nothing saved", "c-none", "ring"],
     ],
-    of: (n) => steps(n.bytes, [1e6, 524288, 65536, 1], ["b4", "b3", "b2", "b1"], "none"),
+    of: ({ shade: n }) => steps(n.bytes, [1e6, 524288, 65536, 1], ["b4", "b3", "b2", "b1"], "none"),
   },
   time: {
     label: "Time",
@@ -132,7 +135,7 @@ export const ENCODINGS = {
       ["t1", "Less", "q1", "bar1"],
       ["none", "Not timed", "c-none", "ring"],
     ],
-    of: timeClass,
+    of: ({ shade: n }) => timeClass(n),
   },
 };
 

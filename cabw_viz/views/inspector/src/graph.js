@@ -114,6 +114,13 @@ class Node {
   get seconds() {
     return this.graph.times?.[this.index] ?? NaN;
   }
+  /** The node whose figures it is coloured by. */
+  get shade() {
+    return this;
+  }
+  get speaks() {
+    return true;
+  }
   /** The autograd node behind an item of any level. */
   get base() {
     return this;

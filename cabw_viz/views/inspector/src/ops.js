@@ -65,6 +65,14 @@ class Op {
   get leads() {
     return this.base !== null && this.graph.leads[this.base.index] === this.index + 1;
   }
+  /** Figures are those of autograd nodes: of several operators none can be told from the others, so all have the colour. */
+  get shade() {
+    return this.graph.letter === "a" && this.base ? this.base : this;
+  }
+  /** Whether its autograd node's figures may stand at it: at the call of it, or at its only operator. */
+  get speaks() {
+    return this.graph.letter === "f" || this.parent.owner !== this.base;
+  }
   get module() {
     return this.base?.module ?? null;
   }
@@ -185,7 +193,7 @@ export class OpsGraph extends Drawable {
       if (!g.parent || place <= shared || g.depth !== segments[place - 1].length) continue;
       const node = first.base;
       Object.assign(g, { owner: node, name: node.parameter ?? node.label, cls: "#" + node.id, module: g.parent.module });
-      g.parent.stack = 0; // calls of one module are no blocks
+      Object.assign(g.parent, { stack: 0, odd: [] }); // calls of one module are no blocks
       if (this.owned.has(node.key)) continue;
       g.key = node.key;
       this.owned.set(node.key, g);

@@ -146,9 +146,17 @@ function only(edges, nodes, from, to) {
   return edges.filter((e) => inside.has(from[e]) && inside.has(to[e]));
 }
 
-/** Order of the children, and whether they are blocks built alike that may be drawn as one stack. */
+/**
+ * Order of the children, and whether they are blocks built alike that may be drawn as one stack: of one class, and most of
+ * one size, for the first block of a model often lacks the way to an input that needs no gradient. `odd` are the others.
+ */
 function finish(group) {
-  group.children.sort((a, b) => a.nodes[0].index - b.nodes[0].index);
-  const builds = new Set(group.children.map((c) => `${c.cls} ${c.nodes.length}`));
-  group.stack = !group.own.length && group.children.length > 2 && builds.size === 1 ? group.children.length : 0;
+  const { children } = group;
+  children.sort((a, b) => a.nodes[0].index - b.nodes[0].index);
+  const sizes = new Map();
+  for (const { nodes } of children) sizes.set(nodes.length, (sizes.get(nodes.length) ?? 0) + 1);
+  const [usual, many] = [...sizes].reduce((a, b) => (b[1] > a[1] ? b : a), [0, 0]);
+  const alike = new Set(children.map((c) => c.cls)).size === 1 && many >= 0.75 * children.length;
+  group.stack = !group.own.length && children.length > 2 && alike ? children.length : 0;
+  group.odd = group.stack ? children.filter((c) => c.nodes.length !== usual) : [];
 }

@@ -23,6 +23,7 @@ export function groupParts(ins, g) {
       : null,
     facts([
       [nodes === g.nodes ? "Nodes" : "Graph nodes", number(g.nodes.length)],
+      ["In each block", g.stack ? blocks(g) : null],
       ["Autograd nodes", nodes === g.nodes ? null : number(nodes.length)],
       [
         "Parameters",
@@ -56,6 +57,14 @@ export function groupParts(ins, g) {
       make: (i) => member(ins, list[i]),
     }),
   ];
+}
+
+/** How many nodes the blocks of a stack have, and which have another number. */
+function blocks(g) {
+  const usual = g.children.find((c) => !g.odd.includes(c));
+  const odd = g.odd.slice(0, 3).map((c) => `${number(c.nodes.length)} in ${c.name}`);
+  const more = g.odd.length > 3 ? [`others in ${number(g.odd.length - 3)} more`] : [];
+  return [plural(usual.nodes.length, "node"), ...odd, ...more].join(", ");
 }
 
 function found(ins, nodes) {

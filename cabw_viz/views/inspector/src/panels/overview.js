@@ -134,7 +134,8 @@ function parity(ins) {
         parameters.length ? `${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ` : null,
       ]
         .filter(Boolean)
-        .join(". "),
+        .map((words) => words + ".")
+        .join(" "),
       onclick: see(first.key),
     });
   return finding(ins, {
@@ -180,7 +181,8 @@ function held(ins) {
   const total = heldBy(graph.list);
   if (!total) return null;
   const { stack } = graph;
-  const text = stack
+  const each = stack && new Set(stack.children.map((c) => heldBy(c.nodes))).size === 1;
+  const text = each
     ? `${bytes(heldBy(stack.children[0].nodes))} in each of the ${stack.stack} blocks of ${stack.path}.`
     : "By module, in the Memory panel.";
   const onclick = () => {

@@ -41,7 +41,8 @@ export function parityPanel(ins) {
       null,
       summary(ins),
       diverging(ins),
-      conditions(graph.parity),
+      heading("Parameters"),
+      conditions(ins),
       taskForm(ins, "parity"),
     ),
     graph.parameters.length ? [toolbar(ins, ui), columns(ins, ui), table(ins, rows)] : null,
@@ -70,13 +71,22 @@ function summary(ins) {
   ];
 }
 
-/** How the gradients of parameters were compared. */
-function conditions({ notes, tolerances }) {
+/** How the gradients of parameters were compared; folded, for it is the same each time. */
+function conditions(ins) {
+  const { notes, tolerances } = ins.graph.parity;
   const words = tolerances.map(
     ([dtype, rtol, atol]) =>
       `Tolerance for ${dtype.replace("torch.", "")}: ${error(rtol)} relative, ${error(atol)} of the largest element.`,
   );
-  return [heading("Parameters"), [...words, ...notes.map((note) => sentence(note + "."))].map((text) => h("p.muted", null, text))];
+  const all = [...words, ...notes.map((note) => sentence(note + "."))];
+  if (!all.length) return null;
+  const details = h(
+    "details.cabw-details",
+    { open: Boolean(ins.ui.conditions), ontoggle: () => (ins.ui.conditions = details.open) },
+    h("summary", null, "How they were compared"),
+    all.map((text) => h("p.muted", null, text)),
+  );
+  return details;
 }
 
 /** Where gradients first part: the steps at fault, and the error at every node. */
