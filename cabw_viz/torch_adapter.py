@@ -625,8 +625,8 @@ class StandIn:
 class SymbolicTrace:
     """A trace with stand-ins whose sizes are symbols.
 
-    Sizes 0 and 1 are numbers, for there the ops themselves go other ways (broadcasting, empty inputs). The others are
-    taken to be any: PyTorch is told to answer "is it 1?" with no, where it may, instead of making that a guard.
+    Sizes up to 1 are numbers, for there the ops themselves go other ways (broadcasting, empty inputs). The others are
+    taken to be any from 1: PyTorch is told to answer "is it 1?" with no, where it may, and not to make that a guard.
 
     Args:
         symbolic: False makes every size a number.
@@ -666,7 +666,7 @@ class SymbolicTrace:
 
     def size(self, value: int, name: str, place: tuple[Any, ...], *, fixed: bool) -> StandIn:
         """A stand-in for a size: `place` is its dimension and the shape that it belongs to, or whatever else it is."""
-        if not self._symbolic or fixed or value in (0, 1):
+        if not self._symbolic or fixed or value <= 1:
             return StandIn(value, text=str(value))
         source = ConstantSource(name)
         symbolic = self._environment.create_symintnode(self._symbol(value, source, place), hint=value, source=source)
@@ -689,7 +689,7 @@ class SymbolicTrace:
         if self._tied and key in self._known:
             return self._known[key]
         manner = symbolic_shapes.DimDynamic.DYNAMIC
-        symbol = self._environment.create_symbol(value, source, dynamic_dim=manner, positive=None)
+        symbol = self._environment.create_symbol(value, source, dynamic_dim=manner, positive=True)
         self._known[key] = symbol
         return symbol
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -342,13 +342,12 @@ def an_absent_device() -> Any:
     return {name: refused(lambda name=name: capture.replay(device=name)) for name in ("cuda", "cabw:7", "nonsense")}
 
 
-def results() -> Iterator[tuple[str, Any]]:
-    for name, function in CASES.items():
-        try:
-            yield name, function()
-        except Exception as error:  # noqa: BLE001 (a test tells which)
-            yield name, f"{type(error).__name__}: {error}"
+def result(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001 (a test tells which)
+        return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(dict(results())))
+    sys.stdout.write(json.dumps({name: result(function) for name, function in CASES.items()}))

@@ -151,6 +151,38 @@ def test_a_colour_that_is_none():
     assert graph_view(records.mlp(), color_by="kind").source == graph_view(records.mlp()).source
 
 
+def test_any_column_will_do():
+    cap = captured("tied")
+    column = cap.nodes["graph_nodes"]
+    view = cap.graph(color_by=column)
+    seen = figures(view)
+    for box in view.drawing.boxes:
+        total = float(column[list(box.nodes)].sum())
+        assert seen[box.id][0] == (f"{total:,.4g}" if total else "0")
+    assert view.drawing.measure == "graph_nodes"
+    some = {0: 3, 2: math.nan, 3: None, 4: 0.0, 5: math.inf}
+    view = cap.graph("autograd", color_by=some)
+    seen = {int(name[1:]): figure for name, figure in figures(view).items()}
+    assert (seen[0][0], seen[1], seen[2], seen[3]) == ("3", ("none given", -1), ("none given", -1), ("none given", -1))
+    assert (seen[4], seen[5]) == (("0", 0), ("infinite", 6))
+
+
+@pytest.mark.parametrize(
+    ("given_", "match"),
+    [
+        ({99999: 1.0}, "a figure for 99999, which is no autograd node"),
+        ({1: -1.0}, r"has -1\.0 for #1"),
+        ({1: "x"}, "has 'x' for #1"),
+        ({1: True}, "has True for #1"),
+        (3, r"color_by=3 is nothing to colour by"),
+        (["bytes"], r"color_by=\['bytes'\] is nothing to colour by"),
+    ],
+)
+def test_figures_that_are_none(given_, match):
+    with pytest.raises(CabwError, match=match):
+        captured("tied").graph(color_by=given_)
+
+
 def test_a_capture_knows_what_it_was_compared_with():
     import torch
 

@@ -32,9 +32,9 @@ def closed(record, **options):
     return list(boxes), boxes
 
 
-def changed(layer, change, where=lambda node: node.name.startswith("Gelu")):
+def changed(layer, change, where=lambda node: node.name.startswith("Gelu"), layers=LAYERS):
     """The record of an encoder in which one node of one block is another."""
-    record = encoder(LAYERS)
+    record = encoder(layers)
     inside = f"layers.{layer}."
     (number,) = [n.number for n in record.autograd_nodes if f"{n.module}.".startswith(inside) and where(n)]
     nodes = tuple(change(n) if n.number == number else n for n in record.autograd_nodes)
@@ -171,6 +171,16 @@ def test_stages_fold_where_their_first_block_is_another():
     titles = {box.title: box for box in drawing.boxes}
     assert {"stage2.1 … stage2.2 ×2", "stage2.0", "stage1.1 … stage1.2 ×2", "stage1.0"} <= set(titles)
     assert any(line.startswith("unlike stage2.2: with also Convolution") for line in titles["stage2.0"].details)
+
+
+def test_two_blocks_that_differ_say_so_and_two_layers_of_a_sequential_do_not():
+    record, _ = changed(0, lambda n: replace(n, name="SiluBackward0"), layers=2)
+    titles, boxes = closed(record)
+    assert titles == ["layers.1", "layers.0"]
+    assert boxes["layers.0"].details[-1] == "unlike layers.1: without Gelu and with Silu"
+    assert not any("unlike" in line for line in boxes["layers.1"].details)
+    drawing = graph_view(captured("twice").record, depth=2).drawing
+    assert not any("unlike" in line for box in (*drawing.boxes, *drawing.clusters) for line in box.details)
 
 
 def test_numbered_names_fold_from_three():

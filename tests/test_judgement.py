@@ -12,6 +12,7 @@ import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.replay import exact, measures, runner
 from cabw_viz.replay.exact import FULL, HALF, Distance, Precision, distance
+from cabw_viz.replay.target import Target
 from tests.test_parity import faulty, verdicts
 
 
@@ -207,6 +208,21 @@ def test_what_is_allowed_in_half_precision_is_less():
     assert Precision(torch.bfloat16, torch.bfloat16).half
     assert Precision(torch.float32, torch.bfloat16).coarser == 2**16
     assert Precision(torch.bfloat16, torch.float64).coarser == 1
+
+
+def test_tf32_counts_as_half_precision():
+    """CUDA's convolutions round their operands so by default: to ten bits behind the point."""
+    how = Precision(torch.float32, torch.float32, (False, True))
+    assert how.unit == torch.finfo(torch.float32).eps
+    assert how.unit_of_candidate == 2.0**-10
+    assert how.coarser == 2.0**13
+    assert how.halves == (False, True)
+    assert Precision(torch.bfloat16, torch.bfloat16, (True, True)).unit == torch.finfo(torch.bfloat16).eps
+    record = captured(convolutions()).record
+    cuda, cpu = (Target(torch.device(kind)) for kind in ("cuda", "cpu"))
+    assert exact.precision(record, [torch.ones(1)], cuda).tf32 == (False, torch.backends.cudnn.allow_tf32)
+    assert exact.precision(record, [torch.ones(1)], cpu).tf32 == (False, False)
+    assert exact.precision(captured(transformer(torch.float32)).record, [torch.ones(1)], cuda).tf32 == (False, False)
 
 
 def test_perturbation_is_of_the_size_of_rounding_and_leaves_arguments_alone():

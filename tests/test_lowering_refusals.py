@@ -84,6 +84,34 @@ def test_what_hooks_may_not_do(name):
     assert capture.lower(hooks="drop").constants == ()
 
 
+def test_an_op_without_a_fake_kernel_is_named():
+    @torch.library.custom_op("cabwlowering::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    capture = hooked(twice)
+    with pytest.raises(CabwError, match=r"MulBackward0 \(#3\), graph node call_hook.*cabwlowering(.|\n)*register_fake"):
+        capture.lower()
+    twice.register_fake(torch.empty_like)
+    lowered = capture.lower()
+    assert "cabwlowering.twice.default" in {row.target for row in capture.record.lowered}
+    assert_same_as_the_run(capture, lowered.gradients())
+
+
+def test_a_refusal_leaves_the_door_as_it_was():
+    """The one through which every backward enters the engine is guarded during a trace."""
+    door = torch.autograd._engine_run_backward
+
+    @torch.enable_grad()
+    def again(g):
+        leaf(2).sum().backward()
+
+    capture = hooked(again)
+    with pytest.raises(CabwError, match=r"MulBackward0 \(#3\), graph node call_hook: .*accumulates into \.grad"):
+        capture.lower()
+    assert torch.autograd._engine_run_backward is door
+
+
 def test_hooks_may_be_dropped_or_refused():
     capture = hooked(lambda g: g * 3)
     with pytest.raises(CabwError, match=r"MulBackward0 \(#3\) carries a tensor_pre_hook"):
@@ -275,6 +303,8 @@ def test_a_condition_of_several_sizes():
         guards.check([torch.ones(1, 6)])
     with pytest.raises(CabwError, match=r"inputs_0\.stride\(0\) is 1"):
         guards.check([torch.ones(3, 2).t()])
+    with pytest.raises(CabwError, match=r"inputs_0\.shape\[0\] is 0\.\nExpected: at least 1"):
+        guards.check([torch.ones(0, 6)])
 
 
 def test_another_backward_is_no_input():

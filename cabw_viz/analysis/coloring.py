@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from numbers import Real
+from typing import Any, Literal, Protocol, get_args
 
 from cabw_viz.analysis.drawing import Box, Drawing, Shade
 from cabw_viz.analysis.memory import stored
@@ -19,6 +20,14 @@ from cabw_viz.record.model import CaptureRecord
 ColorBy = Literal["kind", "touches", "parity", "bytes", "time"]
 
 COLORS: tuple[ColorBy, ...] = get_args(ColorBy)
+
+
+class Figures(Protocol):
+    """Figures of the reader's own: by number of an autograd node, a dict or a column of `cap.nodes`."""
+
+    def items(self) -> Iterable[tuple[Any, Any]]:
+        """Number and figure, in pairs."""
+
 
 STEPS = 5
 
@@ -52,23 +61,22 @@ class _Scale:
     worse: str = ""
 
 
-def colored(drawing: Drawing, record: CaptureRecord, by: str, measured: Measured) -> Drawing:
+def colored(drawing: Drawing, record: CaptureRecord, by: str | Figures, measured: Measured) -> Drawing:
     """The drawing with a colour and a figure on each box that stands for autograd nodes.
 
     Args:
         drawing: The drawing.
         record: Its capture.
-        by: What to colour by: one of `COLORS`.
+        by: What to colour by: one of `COLORS`, or a figure of at least 0 for each autograd node; NaN or None for those
+            that have none. Those of a box are added up.
         measured: What else is known of the capture.
 
     Raises:
         CabwError: There is no such thing to colour by, or it has not been measured; says which call does that.
     """
-    if by not in COLORS:
-        raise CabwError(f"color_by={by!r} is nothing to colour by", expected=" or ".join(map(repr, COLORS)))
-    if by == "kind":
+    if isinstance(by, str) and by == "kind":
         return drawing
-    scale = _SCALES[by](record, measured)
+    scale = _scale(record, by, measured)
     figures = [scale.of(box.nodes) if box.nodes else None for box in drawing.boxes]
     step_of = _steps([figure for figure in figures if figure is not None and 0 < figure < math.inf])
     steps = [_step(figure, step_of) if box.nodes else None for box, figure in zip(drawing.boxes, figures, strict=True)]
@@ -80,6 +88,18 @@ def colored(drawing: Drawing, record: CaptureRecord, by: str, measured: Measured
         for box, figure, step in zip(drawing.boxes, figures, steps, strict=True)
     )
     return replace(drawing, boxes=boxes, measure=scale.words, shades=tuple(shades))
+
+
+def _scale(record: CaptureRecord, by: str | Figures, measured: Measured) -> _Scale:
+    if isinstance(by, str) and by in _SCALES:
+        return _SCALES[by](record, measured)
+    if not isinstance(by, str) and callable(getattr(by, "items", None)):
+        return _own(record, by)
+    raise CabwError(
+        f"color_by={by!r} is nothing to colour by",
+        expected=f"{' or '.join(map(repr, COLORS))}, or a figure for each autograd node",
+        try_='color_by="bytes", or color_by=cap.nodes["graph_nodes"]',
+    )
 
 
 def _shaded(box: Box, scale: _Scale, figure: float | None, shade: int) -> Box:
@@ -186,6 +206,35 @@ def _parity(record: CaptureRecord, measured: Measured) -> _Scale:
         "the same to the last bit",
         "not compared",
         "missing, not finite, or not comparable",
+    )
+
+
+def _own(record: CaptureRecord, given: Figures) -> _Scale:
+    """Figures that the reader brings."""
+    figures: dict[int, float] = {}
+    for number, figure in given.items():
+        if number not in record.by_number:
+            raise CabwError(
+                f"color_by has a figure for {number!r}, which is no autograd node of this backward",
+                expected="the numbers of autograd nodes, as in cap.nodes",
+            )
+        if figure is None or (isinstance(figure, Real) and math.isnan(figure)):
+            continue
+        if isinstance(figure, bool) or not isinstance(figure, Real) or figure < 0:
+            raise CabwError(f"color_by has {figure!r} for #{number}", expected="a number of at least 0, NaN or None")
+        figures[number] = float(figure)
+
+    def added(numbers: Sequence[int]) -> float | None:
+        known = [figures[number] for number in numbers if number in figures]
+        return sum(known) if known else None
+
+    return _Scale(
+        str(getattr(given, "name", None) or "figures of your own"),
+        added,
+        "{:,.4g}".format,
+        "0",
+        "none given",
+        "infinite",
     )
 
 

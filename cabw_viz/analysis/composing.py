@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 from cabw_viz.analysis.autograd_drawing import draw_autograd
 from cabw_viz.analysis.borders import bordered
-from cabw_viz.analysis.coloring import Measured, colored
+from cabw_viz.analysis.coloring import Figures, Measured, colored
 from cabw_viz.analysis.cutting import HOPS, Cut, cut
 from cabw_viz.analysis.drawing import LEVELS, Drawing, counted
 from cabw_viz.analysis.graph_drawing import draw_graph, draw_lowered
@@ -31,7 +31,7 @@ class Wanted:
     around: int | None = None
     hops: int = HOPS
     path_to: str | None = None
-    color_by: str | None = None
+    color_by: str | Figures | None = None
     plumbing: bool = False
 
 
@@ -52,7 +52,7 @@ def draw(record: CaptureRecord, wanted: Wanted, measured: Measured | None = None
     if wanted.focus is not None:
         drawing = bordered(drawing, part)
     drawing = marked(drawing, record)
-    return colored(drawing, record, wanted.color_by or "kind", measured or Measured())
+    return colored(drawing, record, "kind" if wanted.color_by is None else wanted.color_by, measured or Measured())
 
 
 def _check(wanted: Wanted) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from cabw_viz.analysis.drawing import counted
 from cabw_viz.analysis.module_tree import Part
@@ -37,6 +37,7 @@ class Structure:
         self._touched = marks(record)
         self._orders: dict[Part, tuple[int, ...]] = {}
         self._signatures: dict[Part, Hashable] = {}
+        self._differences: dict[tuple[Part, ...], list[str]] = {}
 
     # -- structure -------------------------------------------------------------------------------------------
 
@@ -105,14 +106,20 @@ class Structure:
 
     def differences(self, parts: Sequence[Part]) -> list[str]:
         """What differs between parts that are built alike, a line each: `other hooks in layers.3`."""
-        found = []
+        if len(parts) == 1:
+            return []
+        key = tuple(parts)
+        if key not in self._differences:
+            self._differences[key] = list(self._differing(parts))
+        return self._differences[key]
+
+    def _differing(self, parts: Sequence[Part]) -> Iterator[str]:
         for what, look in self._looks().items():
             looks = [tuple(look(self.record.by_number[number]) for number in self.order(part)) for part in parts]
             usual, count = Counter(looks).most_common(1)[0]
             if count < len(parts):
                 others = [part.key for part, seen in zip(parts, looks, strict=True) if seen != usual]
-                found.append(f"other {what} in {_listed(others[::-1])}")  # in the order of the forward
-        return found
+                yield f"other {what} in {_listed(others[::-1])}"  # in the order of the forward
 
     def _looks(self) -> dict[str, Callable[[AutogradNode], Hashable]]:
         leaves = self.record.leaves
@@ -203,9 +210,14 @@ def _stem(part: Part) -> str:
     return match[1] if match else part.key
 
 
-def siblings(parts: Iterable[Part], part: Part) -> list[Part]:
-    """Those of the parts that one would expect to be built as this one is, by their names."""
-    return [other for other in parts if not other.own and other.path != part.path and _stem(other) == _stem(part)]
+def is_sibling(part: Part, other: Part) -> bool:
+    """Whether one would expect two parts to be built alike, by their names."""
+    return _stem(part) == _stem(other)
+
+
+def is_listed(part: Part) -> bool:
+    """Whether a module is one of a list, which has numbers for names."""
+    return not _stem(part)
 
 
 def _counted_names(names: Counter[str]) -> str:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cabw_viz.analysis.folding import Structure, siblings
+from cabw_viz.analysis.folding import Structure, is_listed, is_sibling
 from cabw_viz.analysis.module_tree import Part
 from cabw_viz.errors import CabwError
 
@@ -181,12 +181,12 @@ def _single(structure: Structure, parts: list[Part]) -> list[Item]:
 
 def _explain(structure: Structure, items: Sequence[Item]) -> None:
     """Note on each module why it does not fold with those that one would expect it to."""
-    heads = [item.parts[0] for item in items if not item.parts[0].own]
-    folded = {item.parts[0]: len(item.parts) for item in items}
-    for item in items:
+    modules = [item for item in items if not item.parts[0].own]
+    for item in modules if len(modules) > 1 else ():
         head = item.parts[0]
-        if head.own:
-            continue
-        likely = [other for other in siblings(heads, head) if folded[other] > 1 and other.cls == head.cls]
-        if likely and len(item.parts) == 1 and structure.signature(likely[0]) != structure.signature(head):
-            item.note = f"unlike {likely[0].name}: {structure.unlike(head, likely[0])}"
+        alike = [other for other in modules if is_sibling(other.parts[0], head)]
+        usual = max(alike, key=lambda other: len(other.parts), default=item).parts
+        # A list of blocks is one in which all are of a class; `0` and `2` of a Sequential are two things.
+        expected = len(usual) > 1 or (is_listed(head) and all(other.parts[0].cls == head.cls for other in alike))
+        if expected and usual[0].cls == head.cls and structure.signature(usual[0]) != structure.signature(head):
+            item.note = f"unlike {usual[0].name}: {structure.unlike(head, usual[0])}"

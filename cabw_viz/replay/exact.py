@@ -28,8 +28,7 @@ from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.compare import DEFAULTS
 from cabw_viz.replay.noise import coarsest
 from cabw_viz.replay.rounding import rounds, shares_memory
-
-HALVES = (torch.float16, torch.bfloat16)
+from cabw_viz.replay.target import Target
 
 
 @dataclass(frozen=True)
@@ -95,32 +94,80 @@ class Precision:
     """The coarsest dtype in which the reference computes."""
     candidate: torch.dtype
     """That of the candidate."""
+    tf32: tuple[bool, bool] = (False, False)
+    """Whether the reference's, the candidate's products of matrices or convolutions round their operands to TF32."""
 
     @property
     def unit(self) -> float:
         """The spacing of numbers around 1 in which the reference computes."""
-        return torch.finfo(self.computed).eps
+        return self._unit(0)
+
+    @property
+    def unit_of_candidate(self) -> float:
+        """That of the candidate."""
+        return self._unit(1)
+
+    @property
+    def halves(self) -> tuple[bool, bool]:
+        """Whether the reference, the candidate computes in half precision, or in TF32, which has no more digits."""
+        return self.unit > HALF_UNIT, max(self.unit, self.unit_of_candidate) > HALF_UNIT
 
     @property
     def half(self) -> bool:
-        """Whether either computes in half precision."""
-        return self.computed in HALVES or self.candidate in HALVES
+        """Whether either does."""
+        return any(self.halves)
 
     @property
     def coarser(self) -> float:
         """How many times coarser the candidate rounds than the reference; 1 where it does not."""
-        return max(1.0, torch.finfo(self.candidate).eps / self.unit)
+        return max(1.0, self.unit_of_candidate / self.unit)
+
+    def _unit(self, side: int) -> float:
+        eps = torch.finfo((self.computed, self.candidate)[side]).eps
+        return max(eps, TF32_UNIT) if self.tf32[side] else eps
 
 
-def precision(record: CaptureRecord, gradients: Iterable[torch.Tensor], asked: torch.dtype | None) -> Precision | None:
+HALF_UNIT = 1e-4
+"""Coarser than this is half precision."""
+TF32_UNIT = 2.0**-10
+
+
+def precision(
+    record: CaptureRecord, gradients: Iterable[torch.Tensor], target: Target, *, eager: bool = True
+) -> Precision | None:
     """How both sides round; None where nothing has digits.
 
     Autocast leaves gradients in single precision that were computed in half: the lifted tensors tell.
+
+    Args:
+        record: the capture.
+        gradients: of the user's run.
+        target: where the graph is run again.
+        eager: whether the user's run is the reference; else it is the candidate.
     """
+    gradients = list(gradients)
     lifted = (getattr(torch, row.dtype.removeprefix("torch."), None) for row in record.inputs)
     dtypes = [dtype for dtype in lifted if isinstance(dtype, torch.dtype)]
     computed = coarsest([*dtypes, *(gradient.dtype for gradient in gradients)])
-    return None if computed is None else Precision(computed, asked or computed)
+    if computed is None:
+        return None
+    home = {gradient.device.type for gradient in gradients}
+    there = home if target.device is None else {target.device.type}
+    run, graph = (computed, _tf32(record, home)), (target.dtype or computed, _tf32(record, there))
+    reference, candidate = (run, graph) if eager else (graph, run)
+    return Precision(reference[0], candidate[0], (reference[1], candidate[1]))
+
+
+def _tf32(record: CaptureRecord, devices: set[str]) -> bool:
+    """Whether products in single precision round to TF32 on a device; for convolutions that is CUDA's default."""
+    if "cuda" not in devices:
+        return False
+    convolutions = any("Convolution" in node.name for node in record.autograd_nodes)
+    try:
+        products, of_convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # the user has set them by their newer names, and then these cannot be read
+        return True
+    return products or (of_convolutions and convolutions)
 
 
 class Perturbed(torch_adapter.UnnoticedMode):
@@ -176,8 +223,8 @@ class Judged:
             how: how both sides round.
         """
         excess = (
-            *_excess(self.reference, noise.reference, row.elements, how.unit, 1.0, half=how.computed in HALVES),
-            *_excess(self.candidate, noise.candidate, row.elements, how.unit, how.coarser, half=how.half),
+            *_excess(self.reference, noise.reference, row.elements, how.unit, 1.0, half=how.halves[0]),
+            *_excess(self.candidate, noise.candidate, row.elements, how.unit, how.coarser, half=how.halves[1]),
         )
         if row.verdict == "mismatch" and max(excess) <= 1:
             return replace(row, verdict="within_noise")

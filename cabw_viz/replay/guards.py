@@ -131,6 +131,9 @@ class Guards:
                 if value != number:
                     seen = _number_told(self.inputs[index], dimension, value)
                     raise CabwError(seen, expected=f"{number}, as when captured", try_=self.another)
+            elif value < 1:
+                seen = _number_told(self.inputs[index], dimension, value)
+                raise CabwError(seen, expected="at least 1: ops go other ways where there is nothing", try_=ANOTHER)
             elif known.setdefault(symbol, value) != value:
                 seen = _number_told(self.inputs[index], dimension, value)
                 raise CabwError(

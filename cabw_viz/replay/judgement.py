@@ -42,7 +42,7 @@ def judge(
         CabwError: errors against float64 were insisted on, and there is no such run.
     """
     in_question = [row for row in rows if row.verdict in COMPARED and row.verdict != "bitwise"]
-    how = precision(record, (g.value for g in sides.run.values()), asked.target.dtype)
+    how = precision(record, (g.value for g in sides.run.values()), asked.target, eager=record.run == "eager")
     if how is None or not (asked.exact is True or (asked.exact == "auto" and in_question)):
         return list(rows), []
     further = _Further(record, live, asked)
@@ -112,7 +112,7 @@ class _Further:
             for index, gradient in changed.items():
                 apart = distance(gradient, self._exact[index])
                 self.noise[index] = self.noise.get(index, Noise()).or_more(Noise(apart, apart))
-        computed = str(how.computed).removeprefix("torch.")
+        computed = "TF32" if how.tf32[0] else str(how.computed).removeprefix("torch.")
         self.notes.append(
             f"what is noise was judged by {RUNS_BY_ROUNDING} more such runs, in which each result of an operator was "
             f"changed at random within the precision of {computed}"
@@ -123,8 +123,8 @@ class _Further:
         own = self._spread(HERE, how.unit)
         target = self._asked.target
         moved = target.moves and not target.compiles
-        unit = torch.finfo(how.candidate).eps
-        there = self._spread(Target(target.device, target.dtype, EAGER), unit) if moved else {}
+        elsewhere = Target(target.device, target.dtype, EAGER)
+        there = self._spread(elsewhere, how.unit_of_candidate) if moved else {}
         for index, noise in own.items():
             candidate = there.get(index, noise).reference.over(how.coarser if index in there else 1.0)
             self.noise[index] = self.noise[index].or_more(Noise(noise.reference, candidate))

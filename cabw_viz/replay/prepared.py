@@ -37,8 +37,10 @@ class Prepared:
 
     @property
     def needs_tracing(self) -> bool:
-        """Whether the graph is only right with `elsewhere` between it and the kernels, which a compiler would not see:
-        dtypes are mapped there, and kernels replaced that the device does not have."""
+        """Whether the graph is only right with `elsewhere` between it and the kernels, which a compiler would not see.
+
+        Dtypes are mapped there, and kernels replaced that the device does not have.
+        """
         return self.target.dtype is not None or (self.moving is not None and self.moving.relocates)
 
     @property
@@ -112,8 +114,11 @@ def prepared_at(
 
 
 def _moved_inputs(record: CaptureRecord, inputs: list[Any], moving: Moving) -> list[Any]:
-    """The inputs at the target, but for those that only accumulations read, which a replay leaves out, and for whole
-    numbers that a kernel reads on the host."""
+    """The inputs at the target.
+
+    Left where they are: those that only accumulations read, which a replay leaves out; whole numbers that a kernel
+    reads on the host.
+    """
     unread = {
         row.index
         for row in record.inputs

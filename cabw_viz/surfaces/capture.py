@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from cabw_viz.analysis.coloring import ColorBy, Measured
+from cabw_viz.analysis.coloring import ColorBy, Figures, Measured
 from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
 from cabw_viz.places import cell_files
@@ -88,7 +88,7 @@ class Capture:
         around: int | None = None,
         hops: int = 2,
         path_to: str | None = None,
-        color_by: ColorBy | None = None,
+        color_by: ColorBy | Figures | None = None,
         links: str | None = None,
         plumbing: bool = False,
     ) -> GraphView:
@@ -107,7 +107,9 @@ class Capture:
             hops: See `around`.
             path_to: Only the ways that gradients take to this parameter; a tied one has several names.
             color_by: `kind` (default); `touches`, reads of metadata; `parity`, the relative error of gradients, after
-                `cap.parity()` or `cap.divergence()`; `bytes`, what is kept for the backward beside parameters; `time`.
+                `cap.parity()` or `cap.divergence()`; `bytes`, what is kept for the backward beside parameters; `time`,
+                after `cap.times()`. Or figures of your own, by number of the autograd node: a dict, or a column of
+                `cap.nodes`; those of a box are added up.
             links: Where a box leads: the address of a line of code, with `{file}` and `{line}` in it, such as
                 `"vscode://file/{file}:{line}"`. None for nowhere.
             plumbing: At level `fx`, draw lifted inputs, sizes and `getitem` too.

@@ -304,7 +304,7 @@ def _legend_rows(drawing: Drawing) -> Iterator[str]:
 def _scale_rows(drawing: Drawing) -> Iterator[str]:
     """The colours of a scale, each with the figures that have it."""
     folded = ", of folded modules together" if any(box.times > 1 for box in drawing.boxes) else ""
-    yield _font(text_label(f"coloured by {drawing.measure}{folded}"), MUTED, 10)
+    yield _font(text_label(f"coloured by {drawing.measure}", 2 * SHORT) + folded, MUTED, 10)
     cells = []
     for shade in drawing.shades:
         tone = tone_of(drawing, shade)

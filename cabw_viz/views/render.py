@@ -134,7 +134,8 @@ class GraphView:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         try:
-            return {"text/html": _framed(self._image()), "text/plain": repr(self)}
+            picture = self.svg() if self.links else self._image()  # links in an image lead nowhere
+            return {"text/html": _framed(picture), "text/plain": repr(self)}
         except CabwError as error:
             return {"text/plain": f"{self!r}\n{error}"}
 
@@ -160,7 +161,7 @@ def run_dot(source: str, format_: Format, timeout: float = SECONDS) -> bytes:
     except subprocess.TimeoutExpired:
         raise CabwError(
             f"`dot` was not done after {timeout:g} seconds and was stopped",
-            try_="level='autograd', which has fewer nodes, or save('graph.dot') and lay it out elsewhere",
+            try_="a part of it (focus=, around=, path_to=), level='module', or save('graph.dot') for another tool",
         ) from None
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip()

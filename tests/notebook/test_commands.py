@@ -112,6 +112,15 @@ def test_touches_says_what_was_found_and_shows_the_table(captured):
     assert captured.ok("%cabw touches --session clean --phase graph_pass").result.result.empty
 
 
+def test_times_shows_the_slowest_first_and_keeps_the_seconds(captured):
+    captured.ok("%%cabw --name timed\n" + BACKWARD)
+    frame = captured.ok("%cabw times --session timed --repeats 1").result.result
+    assert frame["seconds"].dropna().is_monotonic_decreasing
+    assert set(frame.index) == set(captured["timed"][0].nodes.index)
+    assert captured["timed"][0].record.node_seconds
+    assert "Expected: a whole number from 1" in captured.run("%cabw times --session timed --repeats 0").usage_error
+
+
 @pytest.mark.parametrize("line", ["%cabw", "%cabw help"])
 def test_help_has_every_command_and_option(shell, line):
     text = shell.ok(line).out
@@ -132,7 +141,7 @@ def test_help_of_one_command(shell):
 WRONG = {
     "%cabw grph": (
         "%cabw has no command 'grph'",
-        "Expected: graph, touches, times, parity, list, close, help.",
+        "Expected: graph, touches, times, parity, divergence, list, close, help.",
         "Try: %cabw graph.",
     ),
     "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, touches, times, parity"),
