@@ -76,8 +76,28 @@ def keeping(width: int) -> None:
         print(f"  {side}: {side.best / plain:.2f} of plain")
 
 
+def capturing() -> None:
+    """The whole capture, with the gradients of all nodes and of the leaves alone."""
+    model, batch = transformer()
+
+    def captured(gradients: str) -> float:
+        loss = model(batch).square().mean()
+        with cabw_viz.capture(model, gradients=gradients) as session:
+            seconds = cpu_seconds(loss.backward)
+        session.close()
+        return seconds
+
+    sides = interleaved({f"capture(gradients={g!r})": lambda g=g: captured(g) for g in ("leaves", "nodes")}, repeats=3)
+    print(header("12-layer transformer, width 64: the whole capture"))
+    for side in sides:
+        print(f"  {side}")
+    leaves, nodes = (side.best for side in sides)
+    print(f"  nodes over leaves: {nodes / leaves:.3f}")
+
+
 if __name__ == "__main__":
     for size in (64, 512):
         search(size)
     for size in (64, 512, 1024):
         keeping(size)
+    capturing()

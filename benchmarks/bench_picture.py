@@ -72,9 +72,9 @@ def ours(model: torch.nn.Module, loss: Callable[[], torch.Tensor], folder: Path)
     """Capture, pack, open, draw."""
     with chromium() as browser:  # started before the clock: in a notebook it is there
         page = browser.new_page(viewport={"width": 1280, "height": 760}, bypass_csp=True)
-        found = loss()
-        start, cpu = time.perf_counter(), time.process_time()
         with cabw_viz.capture(model, gradients="leaves") as session:
+            found = loss()
+            start, cpu = time.perf_counter(), time.process_time()
             found.backward()
         captured = time.perf_counter() - start
         path = session[0].to_html(folder / "inspector.html")

@@ -32,6 +32,7 @@ LONG = ("cs_deep_chain", "view_loop_write_rows")
 
 def captured_on(device: torch.device, build, dtype: torch.dtype) -> cabw_viz.Capture:
     """The backward of a model in training mode, made on a device in a dtype."""
+    torch.manual_seed(0)
     with torch.device(device):
         model, _ = build()
     model = model.to(device, dtype)

@@ -417,7 +417,7 @@ def version(tensor: torch.Tensor) -> int:
 def share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two strided tensors lie in the same memory; False where one has none of its own (functorch's)."""
     try:
-        return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
     except RuntimeError:
         return False
 
@@ -1180,12 +1180,14 @@ def attributes_of(ctx: Any) -> dict[str, Any]:
     return dict(getattr(ctx, "__dict__", {}))
 
 
+def forget_code_of(graph: torch.fx.GraphModule) -> None:
+    """Have Dynamo let go of what it has compiled of one graph: it would keep that, and the graph, for good."""
+    eval_frame.remove_from_cache(graph.forward)
+
+
 @contextmanager
 def compiling() -> Iterator[None]:
-    """A context for compiling graphs of ours: the user's settings do not hinder it, and PyTorch's counters stay.
-
-    What Dynamo compiles it keeps with the graph's own code, and lets go with it.
-    """
+    """A context for compiling graphs of ours: the user's settings do not hinder it, and PyTorch's counters stay."""
     counters = {name: counter.copy() for name, counter in dynamo_utils.counters.items()}
     frames, compiles = convert_frame.FRAME_COUNTER, convert_frame.FRAME_COMPILE_COUNTER.copy()
     # Automatic dynamic shapes: to Dynamo all captured graphs are one function, called with other sizes each time.

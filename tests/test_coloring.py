@@ -242,7 +242,7 @@ def test_steps_are_told_apart_in_grey_and_can_be_written_on(tones):
     assert all(a > 1.12 * b for a, b in pairwise(lightness))
     for tone in (*tones.values(), UNKNOWN_TONE, WORSE_TONE):
         assert contrast(tone.ink, tone.fill) >= 4.5
-    assert [tone.bars.count("▮") for tone in tones.values()] == [0, 1, 2, 3, 4, 5]
+    assert [tone.bars.count("●") for tone in tones.values()] == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.dot

@@ -261,6 +261,36 @@ def test_a_nan_of_the_users_own_is_traced_to_the_node_that_makes_it():
     assert "First NaN or infinity on both sides: #" in repr(report)
 
 
+class Spoils(torch.autograd.Function):
+    """Writes to what it gets, past the version counter."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        result = g * 1.0
+        g.data.mul_(100)
+        return result
+
+
+@pytest.mark.parametrize("harmful", [True, False])
+def test_a_gradient_that_somebody_writes_to_while_another_node_waits_for_it(harmful):
+    """In eager the later forward goes first; in the graph, the first of the operands."""
+    w, v = (torch.ones(300, requires_grad=True) for _ in range(2))
+    with cabw_viz.capture({"w": w, "v": v}) as session:
+        spared, spoils = v.neg(), Spoils.apply(w)
+        total = spoils + spared if harmful else spared + spoils
+        total.mul(0.5).sum().backward()
+    assert float(v.grad[0]) == -50.0
+    assert (float(session[0].replay()["v"][0]) == -0.5) == harmful
+    report = session[0].divergence()
+    names = [row.name for row in report.culprits]
+    assert names == (["write in place to what NegBackward0 takes, input 0"] if harmful else [])
+    assert report.frame["name"].str.startswith("write").sum() == harmful
+
+
 # ----------------------------------------------------------------------------------------------------- without a fault
 
 

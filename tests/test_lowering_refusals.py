@@ -229,6 +229,17 @@ def test_autocast_of_the_run_is_in_the_graph_and_that_of_the_moment_is_not():
     assert all(torch.equal(one, other) and not other.requires_grad for one, other in zip(plain, again, strict=True))
 
 
+@pytest.mark.parametrize(
+    "program", [lambda a: a.prod(), lambda a: torch.zeros(4, 3).masked_fill(torch.ones(4, 3) > 0, a.sum()).sum()]
+)
+def test_formulas_that_go_another_way_when_traced(program):
+    """`prod_backward` and `masked_fill_backward` in torch/csrc/autograd/FunctionsManual.cpp, behind
+    `areAnyTensorSubclassLike`, which holds in any trace: same gradient, other ops, hence other last bits."""
+    a = leaf(4, 3)
+    capture = captured(lambda: program(a).backward(), subject={"a": a})
+    torch.testing.assert_close(capture.lower().gradients(), {"a": a.grad})
+
+
 # -- guards --------------------------------------------------------------------------------------------------
 
 
@@ -269,6 +280,19 @@ def test_a_violated_guard_is_named(name):
     inputs = changed(lowered, "inputs_2", change)
     with pytest.raises(CabwError, match=said):
         lowered(*inputs)
+
+
+def test_what_the_trace_took_for_granted_is_checked():
+    """Untied, every equality is a guard that PyTorch's tracer came upon."""
+    session, tied = two_layers()
+    lowered = session[0].lower(tied=False)
+    assert len(lowered.guards) > len(tied.guards)
+    for change, said in [
+        (lambda x: torch.cat([x, x]), r"violated, sizes_\d == inputs_2\.shape\[0\]: .*, inputs_2\.shape\[0\] is 6 "),
+        (lambda x: torch.cat([x, x], 1), r"inputs_2\.shape\[1\] is 8 \("),
+    ]:
+        with pytest.raises(CabwError, match=said):
+            lowered(*changed(lowered, "inputs_2", change))
 
 
 def test_guards_beyond_one_dimension_are_told_in_full():

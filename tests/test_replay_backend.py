@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 
 import pytest
@@ -233,3 +234,18 @@ def test_settings_that_keep_dynamo_off_do_not_make_it_eager_unnoticed():
     assert calls
     with torch._dynamo.config.patch(suppress_errors=True), pytest.raises(CabwError, match="broken"):
         capture.replay(backend=broken)
+
+
+def test_nothing_of_a_compiled_replay_stays(recwarn):
+    """Dynamo would keep what it compiled of every graph, and the graph."""
+
+    def graphs():
+        gc.collect()
+        return sum(isinstance(found, torch.fx.GraphModule) for found in gc.get_objects())
+
+    _, capture = captured()
+    capture.replay(backend="aot_eager")
+    before = graphs()
+    for _ in range(3):
+        capture.replay(backend="aot_eager")
+    assert graphs() == before

@@ -143,6 +143,36 @@ def test_refusals_as_in_a_replay():
         capture.times()
 
 
+def pretend_accelerator(monkeypatch, synchronize):
+    """The CPU as an accelerator."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.accelerator, "synchronize", synchronize)
+
+
+def test_an_accelerator_is_waited_for_before_and_after_each_call(monkeypatch):
+    waited = []
+    capture = slow_model()
+    pretend_accelerator(monkeypatch, waited.append)
+    original = Slow.backward
+    seen = []
+    monkeypatch.setattr(Slow, "backward", staticmethod(lambda ctx, g: seen.append(len(waited)) or original(ctx, g)))
+    capture.times(1)
+    (before,) = seen
+    assert set(waited) == {torch.device("cpu")}
+    calls = 2 * timing.EMPTY_CALLS + 1
+    assert (before - calls) % 2 == 1  # an odd one: the wait that begins this call
+    assert len(waited) > before
+
+
+def test_what_cannot_be_waited_for_is_timed_as_it_is(monkeypatch):
+    def synchronize(device):
+        raise RuntimeError("Backend doesn't support synchronizing all streams on device.")
+
+    capture = slow_model()
+    pretend_accelerator(monkeypatch, synchronize)
+    assert capture.times(1).iloc[0]["name"] == "SlowBackward"
+
+
 @pytest.mark.gpu
 def test_on_an_accelerator_each_node_is_waited_for():
     device = torch.accelerator.current_accelerator()

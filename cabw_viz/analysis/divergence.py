@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cabw_viz.analysis.drawing import file_and_line
-from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow, NonFinite
+from cabw_viz.record.divergence import BETWEEN, Difference, Divergence, DivergenceRow, NonFinite
 from cabw_viz.record.kinds import GOOD, SEVERITY, Verdict
 
 BEFORE, AFTER = 4, 2
@@ -32,7 +32,7 @@ def _is_off(difference: Difference | None) -> bool:
 
 def place_of(row: DivergenceRow) -> str:
     """A step's number, name, module and line: `#5 MulBackward0 in layers.0 (call 2), model.py:12`."""
-    place = f"#{row.number} {row.name}" if row.kind not in ("gradient_sum", "hook") else f"{row.name} (#{row.number})"
+    place = _short(row)
     if row.module:
         place += f" in {row.module}" + (f" (call {row.visit + 1})" if row.visit else "")
     return place + (f", {file_and_line(str(row.line))}" if row.line is not None else "")
@@ -57,7 +57,7 @@ def summary(divergence: Divergence) -> str:
 
 
 def _short(row: DivergenceRow) -> str:
-    return f"#{row.number} {row.name}" if row.kind not in ("gradient_sum", "hook") else f"{row.name} (#{row.number})"
+    return f"{row.name} (#{row.number})" if row.kind in BETWEEN else f"#{row.number} {row.name}"
 
 
 def _agreement(divergence: Divergence) -> str:

@@ -8,8 +8,12 @@ from typing import Literal
 from cabw_viz.record.kinds import AutogradKind, Verdict
 from cabw_viz.record.model import SourceLine
 
-StepKind = AutogradKind | Literal["gradient_sum", "hook"]
-"""What makes gradients of gradients: an autograd node; the sum of those that meet at an input of one; hooks."""
+StepKind = AutogradKind | Literal["gradient_sum", "hook", "in_place_write"]
+"""What makes gradients of gradients: an autograd node; the sum of those that meet at an input of one; hooks; somebody
+who writes to a gradient while it waits for the node that it goes to."""
+
+BETWEEN: frozenset[StepKind] = frozenset({"gradient_sum", "hook", "in_place_write"})
+"""The kinds of steps that are no autograd node, but stand before or after one."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class DivergenceRow:
-    """One step of a backward: an autograd node, a sum of gradients, or hooks."""
+    """One step of a backward: an autograd node, or what stands between them."""
 
     number: int
-    """NodeCall number; of a sum and of hooks, that of the node that they stand at."""
+    """NodeCall number; of what stands between nodes, that of the node that it stands at."""
     kind: StepKind
     name: str
-    """`TanhBackward0`, `AccumulateGrad weight`, `sum into TanhBackward0, input 0`, `hook double of TanhBackward0`."""
+    """`TanhBackward0`, `AccumulateGrad weight`; `sum into TanhBackward0, input 0`, `hook double of TanhBackward0`,
+    `write in place to what TanhBackward0 takes, input 0`."""
     module: str = ""
     visit: int = 0
     line: SourceLine | None = None

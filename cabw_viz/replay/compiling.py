@@ -70,6 +70,8 @@ def run_compiled(record: CaptureRecord, ready: Prepared, *, hooks: bool) -> Comp
             if is_out_of_memory(error):
                 raise
             raise _failure(target, error) from error
+        finally:
+            torch_adapter.forget_code_of(graph)
     count = len(outputs) - len(numbers)
     return CompiledRun(dict(zip(numbers, outputs[count:], strict=True)), outputs[:count], graphs)
 

@@ -26,51 +26,16 @@ from cabw_viz.record.divergence import Difference, Divergence
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.compiling import run_compiled
 from cabw_viz.replay.divergence_rows import Findings, rows_of
+from cabw_viz.replay.following import Following, StoppedError, with_places_out
 from cabw_viz.replay.gradient_places import GradientPlaces, gradient_places
 from cabw_viz.replay.node_judging import Judged, NodeJudge
 from cabw_viz.replay.parity import check_reference
 from cabw_viz.replay.parity import notes as notes_of_hooks
 from cabw_viz.replay.prepared import Prepared
 from cabw_viz.replay.rounding_of_steps import Held, excused, is_suspicious
-from cabw_viz.replay.runner import Collecting, HookPolicy, interpreted, prepared, runnable, said
+from cabw_viz.replay.runner import HookPolicy, interpreted, prepared, runnable
 from cabw_viz.replay.target import EAGER, HERE, Target
 from cabw_viz.replay.words import RUNS
-
-Given = Callable[[str], torch.Tensor | None]
-"""What stands at a place instead of what the graph made there; None leaves that."""
-
-
-class Following(Collecting):
-    """Interprets a captured graph and shows what it makes at some of its nodes; what it is told instead goes on."""
-
-    def __init__(
-        self,
-        graph: torch.fx.GraphModule,
-        record: CaptureRecord,
-        hooks: HookPolicy,
-        *,
-        places: frozenset[str],
-        at: Callable[[str, Any], Any],
-    ) -> None:
-        super().__init__(graph, record, hooks)
-        self._places, self._at = places, at
-
-    def failure(self, error: Exception) -> CabwError:
-        """What to raise for an error of the run: one that knows its graph node."""
-        return _StoppedError(super().failure(error), self.current, said(error))
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        """Run one graph node."""
-        value = super().run_node(n)
-        return self._at(n.name, value) if n.name in self._places else value
-
-
-class _StoppedError(CabwError):
-    """What stopped a replay."""
-
-    def __init__(self, error: CabwError, node: torch.fx.Node | None, reason: str) -> None:
-        super().__init__(error.seen, expected=error.expected, try_=error.try_)
-        self.node, self.reason = node, reason
 
 
 def divergence(
@@ -102,8 +67,11 @@ def divergence(
     graph, _ = runnable(record, live)
     eager = check_kept(record, live)
     places = gradient_places(record, graph.graph)
+    python = runs_python(record)
+    if python and not target.compiles:  # a compiler is told of writes, and makes them as if nobody else read that
+        places = places.with_writes()
     across = target.device is not None or target.dtype is not None
-    judge = NodeJudge(rtol, atol, across, rereads=runs_python(record))
+    judge = NodeJudge(rtol, atol, across, rereads=python)
     search = _Search(record, live, eager, places, target, hooks, judge)
     findings = search.findings()
     rows, culprits, nonfinite = rows_of(record, findings)
@@ -114,7 +82,7 @@ def divergence(
         culprits,
         nonfinite,
         tuple((dtype, *values) for dtype, values in sorted(judge.used.items())),
-        len(findings.followed),
+        findings.compared,
         tuple(search.notes()),
     )
 
@@ -174,6 +142,8 @@ class _Search:
     def __post_init__(self) -> None:
         flowing = {name for step in self.places.steps for name in (*step.reads, *step.makes)}
         self.of_interest = frozenset(self.places.names) | flowing
+        writes = any(step.kind == "in_place_write" for step in self.places.steps)
+        self.taken = self.places.taken if writes else {}
 
     def findings(self) -> Findings:
         """Follow the graph, and look at its steps alone if anything differs."""
@@ -212,7 +182,7 @@ class _Search:
 
     def _follow_compiled(self, ready: Prepared) -> tuple[dict[str, Judged], CabwError | None]:
         """Run the compiled graph, and judge what it had at each place."""
-        graph, names = _with_places_out(ready.graph, self._values_to_return())
+        graph, names = with_places_out(ready.graph, self._values_to_return())
         ran = run_compiled(self.record, replace(ready, graph=graph), hooks=self.hooks == "run")
         self.compiled = dict(zip(names, ran.returned[len(ran.returned) - len(names) :], strict=True))
         for step in self.places.steps:
@@ -257,10 +227,10 @@ class _Search:
 
     def _refused(self, stopped: CabwError) -> dict[str, Judged]:
         """Where a replay stopped because an autograd node had made a gradient of another shape: that."""
-        node = stopped.node if isinstance(stopped, _StoppedError) else None
+        node = stopped.node if isinstance(stopped, StoppedError) else None
         if node is None or not torch_adapter.is_validate_outputs(node.target):
             return {}
-        difference = Difference("metadata", note=stopped.reason if isinstance(stopped, _StoppedError) else "")
+        difference = Difference("metadata", note=stopped.reason if isinstance(stopped, StoppedError) else "")
         return {user.name: Judged(difference, (True, True), (None, None)) for user in node.users}
 
     def _judged_alone(self, name: str, reference: Kept | None, candidate: Any) -> Judged | None:
@@ -334,7 +304,9 @@ class _Search:
                 return at(name, value)
 
         seeing = at if elsewhere is None else judging
-        interpreted(self.record, ready, partial(Following, places=self.of_interest, at=seeing), self.hooks)
+        interpreted(
+            self.record, ready, partial(Following, places=self.of_interest, taken=self.taken, at=seeing), self.hooks
+        )
 
     def _against_eager(self, name: str, candidate: Any) -> Judged | None:
         """A gradient against what eager had there; None where nothing was seen."""
@@ -355,21 +327,3 @@ class _Search:
                 "(norm, range, a hash of the bits, samples)"
             )
         return found + self.said
-
-
-def _with_places_out(graph: torch.fx.GraphModule, names: set[str]) -> tuple[torch.fx.GraphModule, list[str]]:
-    """A copy of a graph that returns what it has at some nodes too, behind all else."""
-    copy = torch.fx.Graph()
-    known: dict[torch.fx.Node, torch.fx.Node] = {}
-    wanted: dict[str, torch.fx.Node] = {}
-    for node in graph.graph.nodes:
-        if node.op == "output":
-            returned = torch.fx.map_arg(node.args[0], known.__getitem__)
-            made = copy.output([*returned, *wanted.values()])
-        else:
-            made = copy.node_copy(node, known.__getitem__)
-            made.name = node.name
-        known[node] = made
-        if node.name in names:
-            wanted[node.name] = made
-    return torch.fx.GraphModule(graph, copy), list(wanted)

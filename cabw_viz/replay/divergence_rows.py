@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from cabw_viz.kept import Gradient, NodeGradients
-from cabw_viz.record.divergence import Difference, DivergenceRow, NonFinite, Range
+from cabw_viz.record.divergence import BETWEEN, Difference, DivergenceRow, NonFinite, Range
 from cabw_viz.record.kinds import GOOD, SEVERITY
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.replay.gradient_places import GradientPlaces, Step
@@ -28,6 +28,12 @@ class Findings:
     """What each step made of what the other side had; empty where nothing had differed."""
     given: frozenset[str] = frozenset()
     """The places at which the steps began with what the other side had."""
+
+    @property
+    def compared(self) -> int:
+        """How many gradients were compared; one that is looked at twice, when it is made and when it is taken, once."""
+        later = {name for step in self.places.steps if step.kind == "in_place_write" for name in step.makes}
+        return len(self.followed.keys() - later)
 
     def is_clean(self, step: Step) -> bool:
         """Whether a step was given the same on both sides."""
@@ -60,6 +66,9 @@ class Findings:
 
     def own(self, step: Step) -> Difference | None:
         """A step's own difference; None where it is not known."""
+        if step.kind == "in_place_write":  # gradients that were one tensor in the run are not when steps run alone
+            agree = all(name not in self.followed or self.followed[name].agrees for name in step.reads)
+            return worst(self.followed, step.makes) if agree else None
         if not self.alone:
             return worst(self.followed, step.makes) if self._all_equal(step) else None
         return worst(self.alone, step.makes) if self.is_clean(step) else None
@@ -87,15 +96,23 @@ Rows = tuple[tuple[DivergenceRow, ...], tuple[int, ...], tuple[NonFinite, ...]]
 
 def rows_of(record: CaptureRecord, findings: Findings) -> Rows:
     """A row for each step and for each autograd node without one; the rows at fault; what makes NaN or infinity."""
-    steps = _with_bare_nodes(record, findings.places)
+    steps = [step for step in _with_bare_nodes(record, findings.places) if _is_told(step, findings)]
     rows = tuple(_row(record, step, findings) for step in steps)
     culprits = tuple(i for i, row in enumerate(rows) if row.own is not None and row.own.verdict not in GOOD)
     return rows, culprits, tuple(_nonfinite(steps, findings))
 
 
+def _is_told(step: Step, findings: Findings) -> bool:
+    """Whether a step has a row: all but the writes in place that nobody makes, or that both sides do."""
+    if step.kind != "in_place_write":
+        return True
+    own = findings.own(step)
+    return own is not None and own.verdict not in GOOD
+
+
 def _with_bare_nodes(record: CaptureRecord, places: GradientPlaces) -> list[Step]:
     """The steps in their order, and at its place by number each autograd node that makes nothing."""
-    own = [step for step in places.steps if step.kind not in ("gradient_sum", "hook")]
+    own = [step for step in places.steps if step.kind not in BETWEEN]
     known = {step.number for step in own}
     taken: dict[int, list[str]] = {}
     for name, (side, number, _) in places.names.items():
@@ -140,6 +157,8 @@ def name_of(record: CaptureRecord, node: AutogradNode, step: Step) -> str:
     label = record.label(node)
     if step.kind == "gradient_sum":
         return f"sum into {label}, input {step.input}"
+    if step.kind == "in_place_write":
+        return f"write in place to what {label} takes, input {step.input}"
     if step.kind == "hook":
         names = [hook.name for kind in dict.fromkeys(step.hooks) for hook in node.hooks if hook.kind == kind]
         return f"{'hook' if len(names) == 1 else 'hooks'} {', '.join(names)} of {label}"

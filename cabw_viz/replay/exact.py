@@ -69,18 +69,21 @@ def distance(value: torch.Tensor, exact: torch.Tensor) -> Distance:
     apart = value.to(exact.device, exact.dtype).reshape(-1) - exact
     if not exact.numel():
         return NONE
-    norm = torch.linalg.vector_norm(exact)
-    along = torch.vdot(exact, apart).real
+    norm = max(float(torch.linalg.vector_norm(exact)), NOTHING)
+    largest = max(float(exact.abs().max()), NOTHING)
+    along = float(torch.vdot(exact, apart).real)
     return Distance(
-        _ratio(apart.abs().max(), exact.abs().max()),
-        _ratio(torch.linalg.vector_norm(apart), norm),
-        _ratio(along, norm * norm),
+        float(apart.abs().max()) / largest, float(torch.linalg.vector_norm(apart)) / norm, along / (norm * norm)
     )
 
 
-def _ratio(part: torch.Tensor, whole: torch.Tensor) -> float:
-    top, bottom = float(part), float(whole)
-    return top / bottom if bottom else (math.copysign(math.inf, top) if top else 0.0)
+NOTHING = 1e-100
+"""Stands for zero as a gradient's size, so that what is measured by it can still be compared."""
+
+
+def _told(error: float) -> float:
+    """An error as people are told it: infinite for a gradient that should be zero and is not."""
+    return math.inf if error > 1 / math.sqrt(NOTHING) else error
 
 
 # ---------------------------------------------------------------------------------------------------------- precision
@@ -212,7 +215,7 @@ class Judged:
 
     def noted(self, row: GradientComparison) -> GradientComparison:
         """A row with these errors."""
-        return replace(row, reference_err=self.reference.largest, candidate_err=self.candidate.largest)
+        return replace(row, reference_err=_told(self.reference.largest), candidate_err=_told(self.candidate.largest))
 
     def verdict(self, row: GradientComparison, noise: Noise, how: Precision) -> GradientComparison:
         """A row that is not equal to the last bit, with the verdict that rounding leads to.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -43,6 +43,8 @@ class Step:
     """For a sum: into which gradient of the node."""
     hooks: tuple[HookKind, ...] = ()
     """For hooks: of which kinds, in the order in which they run."""
+    inputs: tuple[int, ...] = ()
+    """For an autograd node that is called: which gradients it reads."""
 
 
 @dataclass
@@ -52,8 +54,25 @@ class GradientPlaces:
     steps: list[Step] = field(default_factory=list)
     names: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     """Graph node: (field of `NodeGradients`, autograd node, which gradient)."""
+    taken: dict[str, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
+    """Graph node that calls an autograd node: (node, which gradient, where it stands) of each that it takes."""
     sums: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Graph node that sums gradients of which eager's own run shows the parts alone: those."""
+
+    def with_writes(self) -> GradientPlaces:
+        """The same, with a step before each call in which somebody may write to what it takes.
+
+        The place behind that step is not in the graph; it is what stands in a graph node when the call is made.
+        """
+        steps: list[Step] = []
+        names = dict(self.names)
+        for step in self.steps:
+            then = [moment(step.number, i) for i in step.inputs]
+            for i, before, later in zip(step.inputs, step.reads, then, strict=False):
+                names[later] = "into", step.number, i
+                steps.append(Step("in_place_write", step.number, (before,), (later,), i))
+            steps.append(replace(step, reads=tuple(then)) if then else step)
+        return replace(self, steps=steps, names=names)
 
     def kept(self, name: str, gradients: NodeGradients) -> tuple[Kept | None, ...]:
         """What eager's own run had at a place, None for a gradient that did not flow; empty where nothing was seen.
@@ -71,6 +90,11 @@ class GradientPlaces:
         for value in values[1:]:
             total = total + value
         return (Gradient(total, None),)
+
+
+def moment(number: int, position: int) -> str:
+    """The name of the place at which an autograd node's call takes a gradient."""
+    return f"taken by #{number}, input {position}"
 
 
 _READ: WeakKeyDictionary[torch.fx.Graph, GradientPlaces] = WeakKeyDictionary()
@@ -131,6 +155,8 @@ class _Reading:
             gradients = node.args[3]
         if isinstance(gradients, list | tuple):
             self.calls[number] = node
+            given = [(number, i, part.name) for i, part in enumerate(gradients) if isinstance(part, torch.fx.Node)]
+            self.found.taken[node.name] = tuple(given)
             self.taken |= {(number, i): given for i, given in enumerate(gradients) if isinstance(given, torch.fx.Node)}
 
     def _returned(self) -> None:
@@ -175,8 +201,9 @@ class _Reading:
 
     def _node_step(self, number: int, made: Iterable[torch.fx.Node]) -> None:
         row = self.record.by_number[number]
-        reads = [self.taken[place] for place in self._places(row) if place in self.taken]
-        self._step(row.kind, number, reads, made)
+        reads = {i: self.taken[number, i] for i in range(row.inputs) if (number, i) in self.taken}
+        inputs = tuple(reads) if number in self.calls else ()
+        self._step(row.kind, number, reads.values(), made, inputs=inputs)
 
     # -- hooks, and gradients that meet --------------------------------------------------------------------------
 
@@ -266,10 +293,11 @@ class _Reading:
         *,
         input: int | None = None,  # noqa: A002  # the record's word
         hooks: tuple[HookKind, ...] = (),
+        inputs: tuple[int, ...] = (),
     ) -> None:
         names = tuple(dict.fromkeys(node.name for node in makes))
         if names:
-            self.found.steps.append(Step(kind, number, tuple(node.name for node in reads), names, input, hooks))
+            self.found.steps.append(Step(kind, number, tuple(node.name for node in reads), names, input, hooks, inputs))
 
 
 def _items(node: torch.fx.Node) -> dict[int, torch.fx.Node]:

@@ -125,7 +125,8 @@ def held_by(function: Any, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]
         return
     owner = getattr(function, "__self__", None)
     if owner is not None and not isinstance(owner, torch.nn.Module):
-        yield from _named("its object", owner, depth)
+        if isinstance(owner, torch.Tensor):
+            yield "its object", owner
         yield from _tensors_of_attributes(_attributes(owner))
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)

@@ -69,7 +69,7 @@ def _tones(fills: tuple[str, ...]) -> dict[int, Tone]:
     """From the step that stands for nothing to the largest: ever darker, so that they are told apart in grey too."""
     dark_from = 4
     return {
-        step: Tone(fill, PAPER if step >= dark_from else TEXT, "▮" * step + "▯" * (len(fills) - 1 - step))
+        step: Tone(fill, PAPER if step >= dark_from else TEXT, "●" * step + "○" * (len(fills) - 1 - step))
         for step, fill in enumerate(fills)
     }
 

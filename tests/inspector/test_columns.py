@@ -99,11 +99,27 @@ def test_metadata_hooks_saved_tensors_and_lines_are_packed():
     assert part.columns["visit"][2] == 1
 
 
-def test_a_leaf_without_a_module_is_put_where_its_name_belongs():
-    record = records.mlp()
-    nodes = [replace(n, module="0", module_class="Linear") if n.number == 6 else n for n in record.autograd_nodes]
-    home = columns.modules_of(replace(record, autograd_nodes=tuple(nodes)))
-    assert home == ["", "", "", "", "", "", "0", "", "0", None, "0"] or home[8] == home[10] == "0"
+def placed(record, modules):
+    """The record with nodes in these modules, by number."""
+    nodes = [
+        replace(n, module=modules[n.number], module_class="Linear") if n.number in modules else n
+        for n in record.autograd_nodes
+    ]
+    return replace(record, autograd_nodes=tuple(nodes))
+
+
+def test_a_leaf_stands_in_the_innermost_module_that_made_a_node():
+    record = records.mlp()  # leaves: 5 is 2.weight, 8 is 0.weight, 9 is 2.bias, 10 is 0.bias
+    labels = {n.number: record.leaves[n.leaf].label for n in record.autograd_nodes if n.leaf is not None}
+    inside = [n for n, label in labels.items() if label.startswith("0.")]
+    home = columns.modules_of(placed(record, {6: "0", inside[0]: "0"}))
+    assert [home[n] for n in inside] == ["0", "0"]  # one is told to be in it, the other by its name
+    assert [home[n] for n in labels if n not in inside] == [None, None]
+    # Nothing of a module ran: its leaves stand where they are used.
+    assert [home for home in columns.modules_of(placed(record, dict.fromkeys(inside, "0"))) if home] == []
+    # Only what is around it ran.
+    home = columns.modules_of(placed(record, {6: "net", inside[0]: "net.deep.0"}))
+    assert home[inside[0]] == "net"
 
 
 def test_modules_of_a_thousand_levels_are_cut():

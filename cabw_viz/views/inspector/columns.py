@@ -94,13 +94,18 @@ def _facts(record: CaptureRecord, capture: int) -> dict[str, object]:
 
 
 def modules_of(record: CaptureRecord) -> list[str | None]:
-    """The path of each autograd node's module; a leaf without one gets the longest known path its name begins with."""
-    shortened = {path: ".".join(path.split(".")[:DEEPEST]) for path in {node.module for node in record.autograd_nodes}}
-    paths = [shortened[node.module] for node in record.autograd_nodes]
-    known = {part for path in shortened.values() if path for part in _prefixes(path)}
+    """The path of each autograd node's module; None for a leaf that belongs to none that is drawn.
+
+    A leaf stands in the innermost module around it that made a node of this backward: groups of leaves alone, as where
+    the forward ran outside of the block, would pull what belongs together apart.
+    """
+    nodes = record.autograd_nodes
+    shortened = {path: ".".join(path.split(".")[:DEEPEST]) for path in {node.module for node in nodes}}
+    made = {shortened[node.module] for node in nodes if node.leaf is None and node.module}
+    known = {part for path in made for part in _prefixes(path)}
     return [
-        path if path or node.leaf is None or node.module_class else _owner(record.leaves[node.leaf].names[0], known)
-        for node, path in zip(record.autograd_nodes, paths, strict=True)
+        shortened[node.module] if node.leaf is None else _home(shortened[node.module] or _owner(record, node), known)
+        for node in nodes
     ]
 
 
@@ -109,9 +114,16 @@ def _prefixes(path: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
-def _owner(name: str, known: set[str]) -> str | None:
-    parts = name.split(".")[: DEEPEST + 1]
-    return next((path for end in range(len(parts) - 1, 0, -1) if (path := ".".join(parts[:end])) in known), None)
+def _owner(record: CaptureRecord, node: AutogradNode) -> str:
+    """The module whose leaf it is by its name; empty for the subject's own."""
+    if node.leaf is None or node.module_class:
+        return ""
+    return ".".join(record.leaves[node.leaf].names[0].split(".")[:-1][:DEEPEST])
+
+
+def _home(path: str, known: set[str]) -> str | None:
+    """The longest beginning of a path that is known."""
+    return next((part for part in reversed(_prefixes(path)) if part in known), None) if path else None
 
 
 def _classes(record: CaptureRecord) -> dict[str, str]:
