@@ -84,3 +84,34 @@ def test_a_part_of_it_can_be_cut_out_and_coloured():
 def test_before_it_is_lowered_the_call_is_named():
     with pytest.raises(CabwError, match=r"no graph of aten ops yet(?s:.)*cap\.lower\(\) first"):
         graph_view(transformer(1), "aten")
+
+
+@pytest.mark.parametrize("level", ["fx", "aten"])
+def test_a_cut_shows_what_crosses_its_border_and_nothing_else(level):
+    """Against the module's own set of graph nodes: which values of the others they read, and the others of theirs."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU("tanh"), torch.nn.Linear(4, 2))
+    with cabw_viz.capture(model) as session:
+        hidden = model[1](model[0](torch.randn(3, 4)))
+        (model[2](hidden).sum() + hidden.sum()).backward()  # two gradients meet before the activation's backward
+    cap = session[0]
+    graph = cap.lower() if level == "aten" else cap.live.graph
+    rows = cap.record.lowered if level == "aten" else cap.record.graph_nodes
+    of_module = {node.number for node in cap.record.autograd_nodes if node.module == "1"}
+    by_name = {row.name: row for row in rows}
+    shown, edges = ops(graph)
+    worked = {node.name for node in shown if by_name[node.name].kind not in ("lifted_input", "lifted_size")}
+    inside = {name for name in worked if by_name[name].autograd_node in of_module}
+    enters = {target for source, target in edges if source in worked - inside and target in inside}
+    leaves = {source for source, target in edges if source in inside and target in worked - inside}
+    assert enters
+    assert leaves
+
+    drawing = cap.graph(level, focus="1").drawing
+    names = {f"g{row.ordinal}": row.name for row in rows}
+    assert {names[box.id] for box in drawing.boxes if box.id in names} == inside
+    assert {box.title for box in drawing.boxes if box.id not in names} == {"from 2", "to 0"} | (
+        {"from SumBackward0 #1", "from AddBackward0 #1"} & {box.title for box in drawing.boxes}
+    )
+    assert {names[a.target] for a in drawing.arrows if a.source.startswith("from_")} == enters
+    assert {names[a.source] for a in drawing.arrows if a.target.startswith("to_")} == leaves

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from cabw_viz.analysis.cutting import Crossing, Cut
+from cabw_viz.analysis.cutting import Cut
 from cabw_viz.analysis.drawing import Arrow, Box, Drawing, counted
+from cabw_viz.analysis.graph_drawing import as_captured, border_values
 
 
 def bordered(drawing: Drawing, cut: Cut) -> Drawing:
@@ -14,11 +15,8 @@ def bordered(drawing: Drawing, cut: Cut) -> Drawing:
 
     A neighbour has a box above if gradients come from it, and one below if gradients go to it.
     """
-    ends = _ends(drawing)
-    ways = Counter[tuple[str, bool, str]]()
-    crossings = [crossing for crossing in cut.crossings() if crossing.inside in ends]
-    for crossing in crossings:
-        ways[_name(cut, crossing), crossing.entering, ends[crossing.inside][not crossing.entering]] += 1
+    crossings = _crossings(drawing, cut)
+    ways = Counter((_name(cut, outside), entering, box) for box, outside, entering in crossings)
     stubs: dict[tuple[str, bool], Box] = {}
     arrows = []
     for (name, entering, box), count in ways.items():
@@ -30,6 +28,15 @@ def bordered(drawing: Drawing, cut: Cut) -> Drawing:
     below = [stub for (_, entering), stub in stubs.items() if not entering]
     facts = (*drawing.facts, f"{counted(len(crossings), 'gradient')} across the border") if crossings else drawing.facts
     return replace(drawing, boxes=(*above, *drawing.boxes, *below), arrows=(*drawing.arrows, *arrows), facts=facts)
+
+
+def _crossings(drawing: Drawing, cut: Cut) -> list[tuple[str, int, bool]]:
+    """(box in the part, number of the autograd node beyond, whether it flows in) of each gradient across a border."""
+    if drawing.level in ("fx", "aten"):
+        return border_values(cut.whole if drawing.level == "fx" else as_captured(cut.whole), drawing)
+    ends = _ends(drawing)
+    crossings = (crossing for crossing in cut.crossings() if crossing.inside in ends)
+    return [(ends[each.inside][not each.entering], each.outside, each.entering) for each in crossings]
 
 
 def _ends(drawing: Drawing) -> dict[int, tuple[str, str]]:
@@ -46,9 +53,9 @@ def _ends(drawing: Drawing) -> dict[int, tuple[str, str]]:
     return ends
 
 
-def _name(cut: Cut, crossing: Crossing) -> str:
+def _name(cut: Cut, outside: int) -> str:
     """What to call the node beyond: the outermost module that it does not share with the focus."""
-    node = cut.whole.by_number[crossing.outside]
+    node = cut.whole.by_number[outside]
     path = node.module.split(".") if node.module else []
     inner = cut.focus.partition("@")[0].split(".")
     shared = 0

@@ -68,7 +68,7 @@ def draw_graph(
     arrows = [arrow for node in shown for arrow in _arrows(record, node, origins)]
     arrows += _orders(record, {arrow.target for arrow in arrows})
     if not plumbing:
-        _add_returned(record, origins, boxes, arrows)
+        _add_returned(record, origins, boxes, arrows, alone=only is None)
     _add_failed(record, shown, boxes, arrows)
     facts = _facts(record, len(shown), "aten node" if level == "aten" else "graph node")
     clusters = tuple(frames.values())
@@ -83,10 +83,10 @@ def draw_lowered(record: CaptureRecord, *, only: frozenset[int] | None = None) -
     """
     if not record.lowered:
         raise CabwError("this capture has no graph of aten ops yet", try_="cap.lower() first, which makes it")
-    return draw_graph(_as_captured(record), only=only, level="aten")
+    return draw_graph(as_captured(record), only=only, level="aten")
 
 
-def _as_captured(record: CaptureRecord) -> CaptureRecord:
+def as_captured(record: CaptureRecord) -> CaptureRecord:
     """The record with the lowered graph in the place of the captured one."""
     made: dict[int | None, list[int]] = defaultdict(list)
     for node in record.lowered:
@@ -117,6 +117,30 @@ def _origins(record: CaptureRecord, shown: set[int]) -> list[int | None]:
             found.append(found[node.inputs[0]])
         else:
             found.append(None)
+    return found
+
+
+def border_values(record: CaptureRecord, drawing: Drawing) -> list[tuple[str, int, bool]]:
+    """The values that cross the border of a part that was drawn.
+
+    Returns:
+        (box in the part, number of the autograd node beyond it, whether the value flows into the part), for each.
+    """
+    drawn = {box.id for box in drawing.boxes}
+    visible = {row.ordinal for row in record.graph_nodes if row.kind not in PLUMBING or f"g{row.ordinal}" in drawn}
+    origins, found = _origins(record, visible), []
+    for node in record.graph_nodes:
+        if node.ordinal not in visible:
+            continue
+        for ordinal in node.inputs:
+            origin = origins[ordinal]
+            if origin is None or (f"g{origin}" in drawn) == (f"g{node.ordinal}" in drawn):
+                continue
+            entering = f"g{node.ordinal}" in drawn
+            inside, outside = (node.ordinal, origin) if entering else (origin, node.ordinal)
+            number = record.graph_nodes[outside].autograd_node
+            if number is not None:
+                found.append((f"g{inside}", number, entering))
     return found
 
 
@@ -235,10 +259,17 @@ def _returned_values(record: CaptureRecord) -> dict[int, int]:
     return {place: by_name[name] for place, name in enumerate(names) if name in by_name}
 
 
-def _add_returned(record: CaptureRecord, origins: list[int | None], boxes: list[Box], arrows: list[Arrow]) -> None:
-    """A box for each gradient that the graph returns, in the place of the folded output node."""
+def _add_returned(
+    record: CaptureRecord, origins: list[int | None], boxes: list[Box], arrows: list[Arrow], *, alone: bool
+) -> None:
+    """A box for each gradient that the graph returns, in the place of the folded output node.
+
+    `alone`: those too that no visible node has made.
+    """
     names = {leaf.output: leaf.label for leaf in record.leaves}
     for place, ordinal in sorted(_returned_values(record).items()):
+        if origins[ordinal] is None and not alone:
+            continue
         title = names.get(place, record.graph_nodes[ordinal].name)
         boxes.append(Box(f"returned_{place}", "returned", title, (f"returned as result {place}",), tooltip=title))
         if origins[ordinal] is not None:

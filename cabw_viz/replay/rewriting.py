@@ -26,13 +26,21 @@ def moved_graph(graph: torch.fx.GraphModule, moving: Moving) -> torch.fx.GraphMo
         known[node] = made
         if node.op in ("get_attr", "call_module"):
             _put(root, str(node.target), _moved_attribute(_attribute(graph, str(node.target)), moving))
-        else:
+        elif _has_device(node.args) or _has_device(node.kwargs):
             made.args = _with_devices(made.args, moving)
             made.kwargs = _with_devices(made.kwargs, moving)
         if torch_adapter.is_validate_outputs(node.target):
             gradients, metadata, *rest = made.args
             made.args = (gradients, torch_adapter.with_output_dtypes(metadata, moving.dtype), *rest)
     return torch.fx.GraphModule(root, copy)
+
+
+def _has_device(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_device, value))
+    if isinstance(value, dict):
+        return any(map(_has_device, value.values()))
+    return isinstance(value, torch.device)
 
 
 def _with_devices(value: Any, moving: Moving) -> Any:

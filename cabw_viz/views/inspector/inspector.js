@@ -2687,7 +2687,7 @@ function serve(port) {
   let arranger;
   port.onmessage = ({ data: { id, parts, expanded, aspect } }) => {
     const began = performance.now();
-    if (parts) arranger = new Arranger(drawn(parts));
+    if (parts) return void (arranger = new Arranger(drawn(parts)));
     const arrays = arranger.scene(expanded, aspect, (share) => port.postMessage({ id, share }));
     port.postMessage({ id, arrays, ms: performance.now() - began }, [
       ...new Set(
@@ -2868,17 +2868,28 @@ const { workerSource } = $bundle;
 const { Scene } = $scene;
 
 const SMALL = 1500; // nodes up to which laying out costs less than a frame or two, so nothing is gained by a worker
+const LIGHT = 100_000; // bytes of parts that hold about as many
 
 class LayoutClient {
   asked = 0;
   ms = 0;
   where = "page";
 
-  /** `parts`: the bytes that the graph was made of, for the worker to make it too. */
-  constructor(graph, parts) {
-    this.graph = graph;
+  /**
+   * `parts`: the bytes that the graph is made of, for the worker to make it too. Where they are many it begins at once,
+   * while the page makes its own; `use` says then what graph that is.
+   */
+  constructor(parts) {
     this.parts = parts;
-    if (graph.list.length > SMALL) this.#start();
+    const size = Object.values(parts).reduce((sum, part) => sum + (part.byteLength ?? 0), 0);
+    if (size > LIGHT) this.#start();
+  }
+
+  use(graph) {
+    this.graph = graph;
+    const large = graph.list.length > SMALL;
+    if (large && !this.worker && !this.forbidden) this.#start();
+    if (!large) this.#end();
   }
 
   #start() {
@@ -2888,7 +2899,8 @@ class LayoutClient {
       const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
       this.worker = new Worker(url);
       this.url = url;
-      this.known = false;
+      const parts = copied(this.parts);
+      this.worker.postMessage({ parts }, buffersOf(parts));
       this.worker.onmessage = ({ data }) => {
         this.where = "worker";
         if (data.share === undefined) this.#answer(data);
@@ -2906,6 +2918,7 @@ class LayoutClient {
   #fallBack(why) {
     console.warn("cabw_viz: laying out on the page, the worker failed:", why);
     this.#end();
+    this.forbidden = true;
     if (this.waiting) {
       const { expanded, aspect, done } = this.waiting;
       this.waiting = null;
@@ -2918,9 +2931,7 @@ class LayoutClient {
     const id = ++this.asked;
     if (this.worker) {
       this.waiting = { id, expanded, aspect, done, told };
-      const parts = this.known ? undefined : copied(this.parts);
-      this.known = true;
-      this.worker.postMessage({ id, expanded, aspect, parts }, parts ? buffersOf(parts) : []);
+      this.worker.postMessage({ id, expanded, aspect });
       return;
     }
     const began = performance.now();
@@ -2981,6 +2992,7 @@ const $levels_ = () => {
 const { LayoutClient } = $client;
 const { Code } = $code;
 const { sent } = $columns;
+const { Graph } = $graph;
 const { OpsGraph } = $ops;
 
 const LEVELS = [
@@ -2998,10 +3010,12 @@ class Levels {
   #codes = new Map();
   #drawn = new Map();
 
-  constructor(model, graph) {
+  constructor(model) {
     this.model = model;
-    this.graph = graph;
-    this.base = { graph, layout: new LayoutClient(graph, { data: model.get("data") }) };
+    const layout = new LayoutClient({ data: model.get("data") });
+    this.graph = new Graph(model.get("data"));
+    layout.use(this.graph);
+    this.base = { graph: this.graph, layout };
   }
 
   /** The code of a part, `code` or `aten`; null while it is on its way, which it is from the first time on. */
@@ -3040,8 +3054,9 @@ class Levels {
     if (!this.#drawn.has(level)) {
       const code = this.code(part);
       if (!code) return null;
+      const layout = new LayoutClient({ data: this.model.get("data"), code: this.model.get(part), letter });
       const graph = new OpsGraph(this.graph, code, letter);
-      const layout = new LayoutClient(graph, { data: this.model.get("data"), code: this.model.get(part), letter });
+      layout.use(graph);
       this.#drawn.set(level, { graph, layout });
     }
     return this.#drawn.get(level);
@@ -6992,7 +7007,6 @@ const { ENCODINGS } = $encode;
 const { unfold } = $expanded;
 const { find, step } = $find;
 const { frame, legend, status } = $frame;
-const { Graph } = $graph;
 const { keys, pointer } = $input;
 const { levelFor, Levels, translated } = $levels;
 const { showPanel } = $panels;
@@ -7016,11 +7030,11 @@ class Inspector {
 
   constructor(model, el) {
     this.model = model;
-    this.graph = this.drawn = new Graph(model.get("data"));
+    this.levels = new Levels(model);
+    this.graph = this.drawn = this.levels.graph;
     takeFindings(this);
     this.session = new SessionFacts(model.get("session"));
     this.times.read = performance.now();
-    this.levels = new Levels(model, this.graph);
     this.layout = this.levels.base.layout;
     const wanted = model.get("level");
     this.level = wanted === "autograd" || !this.graph.grouped ? "autograd" : wanted === "" ? "" : "module";

@@ -4,17 +4,28 @@ import { workerSource } from "./bundle.js";
 import { Scene } from "./scene.js";
 
 const SMALL = 1500; // nodes up to which laying out costs less than a frame or two, so nothing is gained by a worker
+const LIGHT = 100_000; // bytes of parts that hold about as many
 
 export class LayoutClient {
   asked = 0;
   ms = 0;
   where = "page";
 
-  /** `parts`: the bytes that the graph was made of, for the worker to make it too. */
-  constructor(graph, parts) {
-    this.graph = graph;
+  /**
+   * `parts`: the bytes that the graph is made of, for the worker to make it too. Where they are many it begins at once,
+   * while the page makes its own; `use` says then what graph that is.
+   */
+  constructor(parts) {
     this.parts = parts;
-    if (graph.list.length > SMALL) this.#start();
+    const size = Object.values(parts).reduce((sum, part) => sum + (part.byteLength ?? 0), 0);
+    if (size > LIGHT) this.#start();
+  }
+
+  use(graph) {
+    this.graph = graph;
+    const large = graph.list.length > SMALL;
+    if (large && !this.worker && !this.forbidden) this.#start();
+    if (!large) this.#end();
   }
 
   #start() {
@@ -24,7 +35,8 @@ export class LayoutClient {
       const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
       this.worker = new Worker(url);
       this.url = url;
-      this.known = false;
+      const parts = copied(this.parts);
+      this.worker.postMessage({ parts }, buffersOf(parts));
       this.worker.onmessage = ({ data }) => {
         this.where = "worker";
         if (data.share === undefined) this.#answer(data);
@@ -42,6 +54,7 @@ export class LayoutClient {
   #fallBack(why) {
     console.warn("cabw_viz: laying out on the page, the worker failed:", why);
     this.#end();
+    this.forbidden = true;
     if (this.waiting) {
       const { expanded, aspect, done } = this.waiting;
       this.waiting = null;
@@ -54,9 +67,7 @@ export class LayoutClient {
     const id = ++this.asked;
     if (this.worker) {
       this.waiting = { id, expanded, aspect, done, told };
-      const parts = this.known ? undefined : copied(this.parts);
-      this.known = true;
-      this.worker.postMessage({ id, expanded, aspect, parts }, parts ? buffersOf(parts) : []);
+      this.worker.postMessage({ id, expanded, aspect });
       return;
     }
     const began = performance.now();

@@ -6,6 +6,7 @@
 import { LayoutClient } from "./client.js";
 import { Code } from "./code.js";
 import { sent } from "./columns.js";
+import { Graph } from "./graph.js";
 import { OpsGraph } from "./ops.js";
 
 export const LEVELS = [
@@ -23,10 +24,12 @@ export class Levels {
   #codes = new Map();
   #drawn = new Map();
 
-  constructor(model, graph) {
+  constructor(model) {
     this.model = model;
-    this.graph = graph;
-    this.base = { graph, layout: new LayoutClient(graph, { data: model.get("data") }) };
+    const layout = new LayoutClient({ data: model.get("data") });
+    this.graph = new Graph(model.get("data"));
+    layout.use(this.graph);
+    this.base = { graph: this.graph, layout };
   }
 
   /** The code of a part, `code` or `aten`; null while it is on its way, which it is from the first time on. */
@@ -65,8 +68,9 @@ export class Levels {
     if (!this.#drawn.has(level)) {
       const code = this.code(part);
       if (!code) return null;
+      const layout = new LayoutClient({ data: this.model.get("data"), code: this.model.get(part), letter });
       const graph = new OpsGraph(this.graph, code, letter);
-      const layout = new LayoutClient(graph, { data: this.model.get("data"), code: this.model.get(part), letter });
+      layout.use(graph);
       this.#drawn.set(level, { graph, layout });
     }
     return this.#drawn.get(level);

@@ -10,7 +10,6 @@ import { ENCODINGS } from "./encode.js";
 import { unfold } from "./expanded.js";
 import { find, step } from "./find.js";
 import { frame, legend, status } from "./frame.js";
-import { Graph } from "./graph.js";
 import { keys, pointer } from "./input.js";
 import { levelFor, Levels, translated } from "./levels.js";
 import { showPanel } from "./panels.js";
@@ -34,11 +33,11 @@ class Inspector {
 
   constructor(model, el) {
     this.model = model;
-    this.graph = this.drawn = new Graph(model.get("data"));
+    this.levels = new Levels(model);
+    this.graph = this.drawn = this.levels.graph;
     takeFindings(this);
     this.session = new SessionFacts(model.get("session"));
     this.times.read = performance.now();
-    this.levels = new Levels(model, this.graph);
     this.layout = this.levels.base.layout;
     const wanted = model.get("level");
     this.level = wanted === "autograd" || !this.graph.grouped ? "autograd" : wanted === "" ? "" : "module";

@@ -8,7 +8,7 @@ export function serve(port) {
   let arranger;
   port.onmessage = ({ data: { id, parts, expanded, aspect } }) => {
     const began = performance.now();
-    if (parts) arranger = new Arranger(drawn(parts));
+    if (parts) return void (arranger = new Arranger(drawn(parts)));
     const arrays = arranger.scene(expanded, aspect, (share) => port.postMessage({ id, share }));
     port.postMessage({ id, arrays, ms: performance.now() - began }, [
       ...new Set(
