@@ -30,12 +30,12 @@ LONG = ("cs_deep_chain", "view_loop_write_rows")
 """Workloads of many hundred nodes, which take a compiler minutes."""
 
 
-def captured_on(device: torch.device, build, dtype: torch.dtype) -> cabw_viz.Capture:
-    """The backward of a model in training mode, made on a device in a dtype."""
+def captured_on(device: torch.device, build, dtype: torch.dtype, *, training: bool = True) -> cabw_viz.Capture:
+    """The backward of a model, made on a device in a dtype."""
     torch.manual_seed(0)
     with torch.device(device):
         model, _ = build()
-    model = model.to(device, dtype)
+    model = model.to(device, dtype).train(training)
     step = step_of(model, device, dtype)
     with cabw_viz.capture(model) as session:
         step().backward()

@@ -122,6 +122,8 @@ class LiveCapture:
     """Gradients into and out of every autograd node of the user's own run; None where they were not asked for."""
     has_reference: bool = False
     """Whether the user's own run was watched to its end."""
+    unwatched: str = ""
+    """What went wrong with that, where something of ours did."""
     released: bool = False
 
     def release(self) -> None:

@@ -466,6 +466,23 @@ def test_what_cancels_is_noise_and_not_a_fault():
     assert row["verdict_out"] in ("mismatch", "within_tolerance")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_an_accelerator_a_fault_is_told_from_its_kernels(dtype, backend):
+    session = half(dtype)
+    sound = session[0].divergence(device="auto", backend=backend)
+    assert sound.ok, sound
+    if backend == "eager":
+        node = next(row for row in session[0].record.graph_nodes if row.target == "ops.TanhBackward0")
+        with planted(node.name, lambda gradient: gradient * 1.2):
+            report = session[0].divergence(device="auto")
+    else:
+        wrong = faulty_backend(torch.ops.aten.tanh_backward.default, 1.01)
+        report = session[0].divergence(device="auto", backend=wrong)
+    assert report.first.name == "TanhBackward0", report
+
+
 def test_an_absent_backend_or_device_lists_what_there_is():
     session = small()
     with pytest.raises(CabwError, match="there is no backend 'nope'"):

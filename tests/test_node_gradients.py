@@ -239,15 +239,34 @@ def test_a_dispatch_mode_of_the_users_sees_no_copies():
             self.seen[str(func)] += 1
             return func(*args, **(kwargs or {}))
 
-    def run(**options):
+    class Plain(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    def run(gradients, max_bytes):
         w = torch.ones(300, requires_grad=True)
-        loss = (w.sin() * w).sum()
+        loss = (Plain.apply(w.sin()) * w).reshape(20, 15).t().sum()
         counting = Counting()
-        with cabw_viz.capture({"w": w}, **options) if options else torch.enable_grad(), counting:
+        with cabw_viz.capture({"w": w}, gradients=gradients, max_bytes=max_bytes), counting:
             loss.backward()
         return counting.seen
 
-    assert run(gradients="nodes")["aten.clone.default"] == run(gradients="none")["aten.clone.default"]
+    assert run("nodes", 2**20) == run("nodes", 0) == run("none", 0)
+
+
+def test_a_node_that_takes_no_hook_of_ours_is_a_warning_too(monkeypatch):
+    monkeypatch.setattr(node_gradients.NodeWatch, "_in_front", lambda handle: 1 / 0)
+    w = torch.ones(3, requires_grad=True)
+    middle = w * 2
+    middle.grad_fn.register_hook(lambda made, grads: None)
+    with pytest.warns(CabwWarning, match="kept in part"):
+        captured({"w": w}, middle.sum)
+    assert w.grad.tolist() == [2.0] * 3
 
 
 def test_a_failure_of_ours_is_a_warning_and_the_backward_goes_on(monkeypatch):
@@ -259,8 +278,9 @@ def test_a_failure_of_ours_is_a_warning_and_the_backward_goes_on(monkeypatch):
     with pytest.warns(CabwWarning, match=r"kept in part \(ZeroDivisionError at SumBackward0 \(#1\): planted\)"):
         capture = captured({"w": w}, (w * 2).sum)
     assert w.grad.tolist() == [2.0] * 3
-    with pytest.raises(CabwError):
-        capture.parity()
+    for ask in (capture.parity, capture.divergence):
+        with pytest.raises(CabwError, match="could not be kept: ZeroDivisionError"):
+            ask()
 
 
 @pytest.mark.parametrize("max_bytes", [-1, 1.5, True, "1 GB"])

@@ -37,8 +37,9 @@ def test_models_captured_there(gpu, name, dtype, backend):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_captured_on_the_cpu(gpu, name):
+def test_models_captured_on_the_cpu(gpu, name, monkeypatch):
     """The graph of a CPU's forward, run there, against the CPU's eager run and against eager there."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     model, _ = MODELS[name]()
     model.eval()
     with cabw_viz.capture(model) as session:
@@ -52,11 +53,12 @@ def test_models_captured_on_the_cpu(gpu, name):
     for key, parameter in model.named_parameters():
         assert found[key].device.type == gpu.type
         scale = parameter.grad.abs().max()
-        assert (found[key] - parameter.grad).abs().max() <= 1e-3 * scale, key  # TF32 is off; kernels differ
+        assert (found[key] - parameter.grad).abs().max() <= 1e-3 * scale, key
 
 
 def test_captured_there_and_run_on_the_cpu(gpu):
-    capture = captured_on(gpu, MODELS["GPT-2, 2 layers"], torch.float32)
+    """Without dropout: what fused attention drops, its kernel alone knows."""
+    capture = captured_on(gpu, MODELS["GPT-2, 2 layers"], torch.float32, training=False)
     report = capture.parity(device="cpu")
     assert report.ok, report
 

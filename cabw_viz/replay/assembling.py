@@ -117,7 +117,7 @@ class Assembling:
             if node.op == "placeholder":
                 continue
             if node.op == "output":
-                results = [self._made[_undetached(each)] for each in node.args[0]]
+                results = [self._made[each] for each in node.args[0]]
                 self.graph.output(results)
                 continue
             self._made[node] = self.graph.node_copy(node, self._made.__getitem__)
@@ -132,9 +132,3 @@ def _root(value: Any) -> torch.fx.Node | None:
             return node
         node = before
     return None
-
-
-def _undetached(node: torch.fx.Node) -> torch.fx.Node:
-    """A result without the `detach` that a replay ends with: the graph has no history anyway."""
-    detach = node.target is torch.ops.aten.detach.default and META not in node.meta
-    return node.args[0] if detach and isinstance(node.args[0], torch.fx.Node) else node

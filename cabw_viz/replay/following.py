@@ -49,10 +49,10 @@ class Following(Collecting):
 
     def _called(self, n: torch.fx.Node) -> Any:
         """Run the call of an autograd node on what is there at that moment, or on what it is told instead."""
-        before = {}
+        before: dict[torch.fx.Node, Any] = {}
         for number, position, name in self._taken[n.name]:
             node = self._nodes[name]
-            value = before[node] = self.env[node]
+            value = before.setdefault(node, self.env[node])
             self.env[node] = self._at(moment(number, position), value)
         result = super().run_node(n)
         self.env.update(before)  # for others that read it

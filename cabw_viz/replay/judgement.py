@@ -2,13 +2,16 @@
 
 judge ── where anything is in question, or it was asked for: _Further
    ├─ exact        one run in float64: both sides' errors
-   ├─ by_rounding  two more of it, results changed at random, where a verdict hangs on it
+   ├─ by_rounding  two more of it, results changed at random, where a verdict hangs on it; and one on rounded inputs,
+   │               where the candidate is in a coarser dtype
    └─ by_kernels   three runs on the kernels in question, results changed too, where it still does
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -112,11 +115,22 @@ class _Further:
             for index, gradient in changed.items():
                 apart = distance(gradient, self._exact[index])
                 self.noise[index] = self.noise.get(index, Noise()).or_more(Noise(apart, apart))
+        if how.coarser > 1:
+            self._by_rounding_what_was_saved(how)
         computed = "TF32" if how.tf32[0] else str(how.computed).removeprefix("torch.")
         self.notes.append(
             f"what is noise was judged by {RUNS_BY_ROUNDING} more such runs, in which each result of an operator was "
             f"changed at random within the precision of {computed}"
         )
+
+    def _by_rounding_what_was_saved(self, how: Precision) -> None:
+        """Find out what it does to the float64 run that a coarser candidate has rounded all that it runs on."""
+        ready = self._ready[self._target]
+        inputs = [_rounded(value, self._asked.target.dtype) for value in ready.arguments.inputs]
+        (changed,) = self._runs_of(replace(ready, arguments=replace(ready.arguments, inputs=inputs)), [None])
+        for index, gradient in changed.items():
+            apart = distance(gradient, self._exact[index]).over(how.coarser)
+            self.noise[index] = self.noise[index].or_more(Noise(candidate=apart))
 
     def by_kernels(self, how: Precision) -> None:
         """Find out how far runs on the reference's and the candidate's own kernels spread, results changed too."""
@@ -150,7 +164,10 @@ class _Further:
         """The graph run at a target once in each mode: dense gradients by leaf."""
         if target not in self._ready:
             self._ready[target] = prepared(self._record, self._live, target, self._asked.hooks)
-        ready, runs = self._ready[target], []
+        return self._runs_of(self._ready[target], modes)
+
+    def _runs_of(self, ready: Prepared, modes: Sequence[Perturbed | None]) -> list[dict[int, torch.Tensor]]:
+        runs = []
         for mode in modes:
             if mode is None:
                 found = interpreted(self._record, ready, Collecting, self._asked.hooks)
@@ -160,6 +177,13 @@ class _Further:
             gradients = {index: added(self._record, self._live, index, g) for index, g in found.items()}
             runs.append({index: plain(near(gradient).value) for index, gradient in gradients.items()})
         return runs
+
+
+def _rounded(value: Any, dtype: torch.dtype | None) -> Any:
+    """A tensor of real numbers rounded to a dtype, in its own; anything else as it is."""
+    if dtype is None or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().to(dtype).to(value.dtype)
 
 
 def _has_float64(device: torch.device) -> bool:

@@ -24,7 +24,7 @@ from cabw_viz.replay.guards import Expected, Guards
 from cabw_viz.replay.lowered import META, Lowered, Origin, Parts
 from cabw_viz.replay.progress import Progress
 from cabw_viz.replay.refusals import nested, refusal
-from cabw_viz.replay.runner import Collecting, HookPolicy, check_hooks, check_versions, gradients, runnable, said
+from cabw_viz.replay.runner import Collecting, HookPolicy, by_leaf, check_hooks, check_versions, runnable, said
 from cabw_viz.replay.signature import Slot, put_back, slots
 
 
@@ -142,7 +142,7 @@ class _Tracing(Collecting):
     def gradients(self, arguments: Arguments) -> dict[int, Any]:
         """Gradients by index of the leaf."""
         given = (list(arguments.inputs), list(arguments.sizes), list(arguments.scalars), arguments.hooks)
-        return gradients(self.record, self.collected, self.run(*given, arguments.packed_data))
+        return by_leaf(self.record, self.collected, self.run(*given, arguments.packed_data))
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node of the captured graph."""

@@ -60,6 +60,12 @@ def check_reference(record: CaptureRecord, live: LiveCapture) -> None:
             expected="a backward that ends",
             try_="cap.error and session.events",
         )
+    if live.unwatched:
+        raise CabwError(
+            f"the gradients of your own run could not be kept: {live.unwatched}",
+            expected="a run whose gradients can be copied",
+            try_='cabw_viz.capture(..., gradients="leaves"), and a report to the authors of cabw_viz',
+        )
     raise CabwError(
         'the session was captured with gradients="none", so no reference was kept',
         expected="gradients of the user's own run",

@@ -187,14 +187,19 @@ def interpreted(
 
 
 def gradients(record: CaptureRecord, collected: dict[int, Any], returned: Sequence[Any]) -> dict[int, torch.Tensor]:
-    """Gradients by index of the leaf."""
+    """Gradients by index of the leaf, without history."""
+    return {index: gradient.detach() for index, gradient in by_leaf(record, collected, returned).items()}
+
+
+def by_leaf(record: CaptureRecord, collected: dict[int, Any], returned: Sequence[Any]) -> dict[int, Any]:
+    """What the run made for each leaf, by its index, as it is."""
     found = {}
     for index, leaf in enumerate(record.leaves):
         source = collected.get(leaf.autograd_node or -1) if leaf.output is None else returned[leaf.output]
         if isinstance(source, list | tuple):
             source = source[leaf.input]
         if source is not None:
-            found[index] = source.detach()
+            found[index] = source
     return found
 
 
@@ -240,10 +245,13 @@ def check_versions(record: CaptureRecord, arguments: Arguments) -> None:
 
 
 def is_old_gradient(record: CaptureRecord, row: LiftedInput) -> bool:
-    """Whether an input is a `.grad` from before, used by nothing but the accumulation into it."""
+    """Whether an input is a `.grad` from before, used by nothing but the accumulation into it.
+
+    Up to torch 2.12 an accumulation reads it from the leaf, and nothing at all uses what was lifted.
+    """
     users = [record.graph_nodes[user] for user in record.graph_nodes[row.graph_node].users]
     # The first argument of an accumulation is the leaf, the second its old gradient.
-    return bool(users) and all(u.kind == "accumulate_grad" and u.inputs[0] != row.graph_node for u in users)
+    return all(u.kind == "accumulate_grad" and u.inputs[0] != row.graph_node for u in users)
 
 
 def check_hooks(record: CaptureRecord, hooks: str) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -88,12 +88,8 @@ class NodeWatch:
         """What was sent to each place and not taken yet; None where a second gradient was added to it."""
         self._entered: dict[int, list[_Seen | None]] = {}
         self._suspicious = any(node.kind not in TRUSTED or node.hooks for node in self.nodes)
-        self._failed = ""
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing went wrong with the keeping."""
-        return not self._failed
+        self.failed = ""
+        """What went wrong with the keeping; empty where nothing did."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -102,16 +98,19 @@ class NodeWatch:
         # No hook sees what the engine's root sends.
         self._sent = dict.fromkeys((edge.target, edge.input) for edge in self.nodes[0].edges)
         try:
-            for row, node in zip(self.nodes, self.walk.nodes, strict=True):
-                if node is not ROOT:
-                    handles += self._hooked(row, node)
+            try:
+                for row, node in zip(self.nodes, self.walk.nodes, strict=True):
+                    if node is not ROOT:
+                        handles += self._hooked(row, node)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must be made
+                self.failed = f"{type(error).__name__}: {error}"
             yield
         finally:
             for handle in handles:
                 handle.remove()
             self._sent, self._entered = {}, {}
-            if self._failed:
-                text = f"the gradients of this backward's autograd nodes were kept in part ({self._failed})"
+            if self.failed:
+                text = f"the gradients of this backward's autograd nodes were kept in part ({self.failed})"
                 warnings.warn(text, CabwWarning, stacklevel=2)
 
     def _hooked(self, row: AutogradNode, node: Any) -> Iterator[Any]:
@@ -141,13 +140,13 @@ class NodeWatch:
         """A hook that changes nothing. A failure of ours in it is the last that is noted, and the backward goes on."""
 
         def hook(*gradients: Any) -> None:
-            if self._failed:
+            if self.failed:
                 return
             try:
-                with torch_adapter.without_any_torch_function():
+                with torch_adapter.without_any_torch_function(), _unseen(*gradients):
                     note(row, *gradients)
             except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
-                self._failed = f"{type(error).__name__} at {row.name} (#{row.number}): {error}"
+                self.failed = f"{type(error).__name__} at {row.name} (#{row.number}): {error}"
 
         return hook
 
@@ -220,17 +219,23 @@ class NodeWatch:
     def _kept(self, row: AutogradNode, gradient: Any) -> Any:
         if gradient is None:
             return None
-        plain = type(gradient) is torch.Tensor
-        with torch_adapter.below_modes() if plain and torch_adapter.modes_are_on() else nullcontext():
-            size = bytes_of(gradient)
-            always = size <= SMALL or row.number in self.leaves or not can_be_fingerprinted(gradient)
-            if not always and size > self.budget.left:
-                self.found.fingerprints += 1
-                return fingerprint(gradient)
-            if row.number not in self.leaves:
-                self.found.bytes += size
-                self.budget.left -= size
-            return Gradient(compact_copy(gradient), strides_of(gradient))
+        size = bytes_of(gradient)
+        always = size <= SMALL or row.number in self.leaves or not can_be_fingerprinted(gradient)
+        if not always and size > self.budget.left:
+            self.found.fingerprints += 1
+            return fingerprint(gradient)
+        if row.number not in self.leaves:
+            self.found.bytes += size
+            self.budget.left -= size
+        return Gradient(compact_copy(gradient), strides_of(gradient))
+
+
+def _unseen(*gradients: Sequence[Any]) -> AbstractContextManager[Any]:
+    """A context in which no dispatch mode of the user's sees what is done with plain tensors; others need theirs."""
+    if not torch_adapter.modes_are_on():
+        return nullcontext()
+    plain = all(each is None or type(each) is torch.Tensor for part in gradients for each in part)
+    return torch_adapter.below_modes() if plain else nullcontext()
 
 
 def _version(tensor: Any) -> int:

@@ -44,7 +44,7 @@ def watched_run(
         if isinstance(kept, Gradient):
             live.reference[index] = Gradient(kept.value, None)
     live.node_gradients = watch.found if budget is not None else None
-    live.has_reference = watch.complete
+    live.has_reference, live.unwatched = not watch.failed, watch.failed
 
 
 def keep_returned(live: LiveCapture, leaves: Sequence[Leaf], returned: Sequence[Any]) -> None:

@@ -166,6 +166,13 @@ def test_search_filter_and_cone_work_on_graph_nodes(blocks, record):
     assert down > 0
 
 
+def test_a_filter_stays_pressed_at_another_level(blocks):
+    blocks.page.locator(".cabw-chip", has_text="Matmul").click()
+    level(blocks, "FX")
+    assert blocks.page.locator(".cabw-chip", has_text="Matmul").get_attribute("aria-pressed") == "true"
+    assert blocks.do("return i.renderer.state.dim.some(Boolean)")
+
+
 def test_touches_and_findings_come_to_the_graph_node_they_belong_to(blocks, record):
     level(blocks, "FX")
     counts = blocks.do("return i.drawn.list.map((n) => [n.id, n.execution])")
@@ -245,6 +252,9 @@ def test_colour_by_time_has_a_legend_that_filters(blocks, record):
 
 def test_times_that_were_not_taken_are_offered(browser, saved):
     with inspected(browser, saved("untimed", transformer(1)), state="#color_by=time") as found:
+        assert "The nodes have not been timed." in found.panel
+        found.do("i.reveal('n2'); i.openTab('code');")
+        found.page.locator(".cabw-legend .cabw-link", has_text="Time the nodes").click()
         assert "The nodes have not been timed." in found.panel
         assert "cap.times()" in found.panel
 

@@ -2068,11 +2068,28 @@ function statement(text) {
 return { Code, statement };
 };
 const $code = $code_();
+const $touches_ = () => {
+/** Every touch of a part: who read what, at which of the nodes. */
+function readTouches({ columns: c, tables: t }, nodes) {
+  return Array.from(c.touch_phase, (phase, k) => ({
+    phase: t.phases[phase],
+    node: c.touch_node[k] ? nodes[c.touch_node[k] - 1] : null,
+    attribute: t.attributes[c.touch_attribute[k]],
+    by: t.touchers[c.touch_by[k]],
+    where: t.touch_places[c.touch_place[k]],
+    count: c.touch_count[k],
+    at: c.touch_at[k] ? t.touched_nodes[c.touch_at[k] - 1] : null,
+  }));
+}
+return { readTouches };
+};
+const $touches = $touches_();
 const $graph_ = () => {
 /** The autograd nodes of a capture: views onto columns, and the joins to touches, parity and times. */
 const { rowsOf, sent, unpack } = $columns;
 const { Drawable, FLAGS, heldBy } = $drawable;
 const { familyOfKind, lookOf, plain } = $families;
+const { readTouches } = $touches;
 
 /** The verdicts with which a comparison is in order. */
 const GOOD = new Set(["bitwise", "within_tolerance", "within_noise"]);
@@ -2203,6 +2220,8 @@ class Node {
 
 class Graph extends Drawable {
   letter = "n";
+  #touches = null;
+  #touchPart = null;
 
   constructor(bytes) {
     super();
@@ -2232,24 +2251,21 @@ class Graph extends Drawable {
   setTouches(bytes) {
     const n = this.list.length;
     this.reads = { initial_trace: new Uint32Array(n), graph_pass: new Uint32Array(n), execution: new Uint32Array(n) };
-    this.touches = [];
-    const part = this.#part(bytes);
+    const part = (this.#touchPart = this.#part(bytes));
+    this.#touches = null;
     if (part) {
-      const { columns: c, tables: t } = part;
-      this.touches = Array.from(c.touch_phase, (phase, k) => ({
-        phase: t.phases[phase],
-        node: c.touch_node[k] ? this.list[c.touch_node[k] - 1] : null,
-        attribute: t.attributes[c.touch_attribute[k]],
-        by: t.touchers[c.touch_by[k]],
-        where: t.touch_places[c.touch_place[k]],
-        count: c.touch_count[k],
-        at: c.touch_at[k] ? t.touched_nodes[c.touch_at[k] - 1] : null,
-      }));
-      for (const touch of this.touches) if (touch.node) this.reads[touch.phase][touch.node.index] += touch.count;
+      const { touch_phase: phases, touch_node: nodes, touch_count: counts } = part.columns;
+      const reads = part.tables.phases.map((phase) => this.reads[phase]);
+      for (let k = 0; k < phases.length; k++) if (nodes[k]) reads[phases[k]][nodes[k] - 1] += counts[k];
     }
     this.watched = new Set(part?.facts.watched);
     this.touched = this.list.filter((node) => node.initial || node.passes);
     this.renew();
+  }
+
+  /** Every touch; made when a panel first asks, for an audit makes very many. */
+  get touches() {
+    return (this.#touches ??= this.#touchPart ? readTouches(this.#touchPart, this.list) : []);
   }
 
   /** Takes over what a comparison of gradients came to; a null or empty part is one that was not made. */
@@ -2708,7 +2724,7 @@ return { serve };
 const $worker = $worker_();
 const $bundle_ = () => {
 function workerSource() {
-const parts = [["$layout", $layout_], ["$sheet", $sheet_], ["$wrap", $wrap_], ["$arrange", $arrange_], ["$columns", $columns_], ["$code", $code_], ["$tree", $tree_], ["$drawable", $drawable_], ["$families", $families_], ["$graph", $graph_], ["$ops", $ops_], ["$worker", $worker_]];
+const parts = [["$layout", $layout_], ["$sheet", $sheet_], ["$wrap", $wrap_], ["$arrange", $arrange_], ["$columns", $columns_], ["$code", $code_], ["$tree", $tree_], ["$drawable", $drawable_], ["$families", $families_], ["$touches", $touches_], ["$graph", $graph_], ["$ops", $ops_], ["$worker", $worker_]];
 return parts.map(([name, f]) => `const ${name} = (${f})();`).join('\n') + '\n$worker.serve(self);';
 }
 return { workerSource };
@@ -5586,7 +5602,20 @@ function splitter(ins) {
   return bar;
 }
 
-/** One entry a class, with its count; each is a filter. Returns what to put into the legend. */
+/** What a colouring asks for that has not been computed: words, and the way to what computes it. */
+function lacking(ins) {
+  const { graph } = ins;
+  if (graph.data.failure || !graph.nodes.size) return null;
+  const times = () => {
+    ins.select("");
+    ins.openTab("node");
+  };
+  if (ins.colour === "time" && !graph.times) return ["Time the nodes", times];
+  if (ins.colour === "parity" && !graph.parity && !graph.divergence) return ["Compare", () => ins.openTab("parity")];
+  return null;
+}
+
+/** One entry a class, with its count; each is a filter. */
 function legend(ins) {
   const encoding = ENCODINGS[ins.colour],
     counts = composition(encoding, ins.drawn.list);
@@ -5598,7 +5627,7 @@ function legend(ins) {
         "button.cabw-chip",
         {
           disabled: !counts.get(key),
-          "aria-pressed": "false",
+          "aria-pressed": String(ins.filter.has(key)),
           title: "Show only these",
           onclick: (e) => {
             ins.filter.has(key) ? ins.filter.delete(key) : ins.filter.add(key);
@@ -5612,6 +5641,8 @@ function legend(ins) {
       ),
     ),
   );
+  const missing = lacking(ins);
+  if (missing) ins.legend.append(h("button.cabw-link", { onclick: missing[1] }, missing[0] + " ›"));
 }
 return { frame, status, legend };
 };
@@ -7297,7 +7328,7 @@ class Inspector {
   }
 
   segments() {
-    this.levelBar.mark(this.level ?? "module");
+    this.levelBar.mark(this.level === "module" && !this.graph.grouped ? "autograd" : this.level);
     this.colours.mark(this.colour);
   }
 

@@ -230,7 +230,20 @@ function splitter(ins) {
   return bar;
 }
 
-/** One entry a class, with its count; each is a filter. Returns what to put into the legend. */
+/** What a colouring asks for that has not been computed: words, and the way to what computes it. */
+function lacking(ins) {
+  const { graph } = ins;
+  if (graph.data.failure || !graph.nodes.size) return null;
+  const times = () => {
+    ins.select("");
+    ins.openTab("node");
+  };
+  if (ins.colour === "time" && !graph.times) return ["Time the nodes", times];
+  if (ins.colour === "parity" && !graph.parity && !graph.divergence) return ["Compare", () => ins.openTab("parity")];
+  return null;
+}
+
+/** One entry a class, with its count; each is a filter. */
 export function legend(ins) {
   const encoding = ENCODINGS[ins.colour],
     counts = composition(encoding, ins.drawn.list);
@@ -242,7 +255,7 @@ export function legend(ins) {
         "button.cabw-chip",
         {
           disabled: !counts.get(key),
-          "aria-pressed": "false",
+          "aria-pressed": String(ins.filter.has(key)),
           title: "Show only these",
           onclick: (e) => {
             ins.filter.has(key) ? ins.filter.delete(key) : ins.filter.add(key);
@@ -256,4 +269,6 @@ export function legend(ins) {
       ),
     ),
   );
+  const missing = lacking(ins);
+  if (missing) ins.legend.append(h("button.cabw-link", { onclick: missing[1] }, missing[0] + " ›"));
 }

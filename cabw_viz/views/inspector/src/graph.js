@@ -2,6 +2,7 @@
 import { rowsOf, sent, unpack } from "./columns.js";
 import { Drawable, FLAGS, heldBy } from "./drawable.js";
 import { familyOfKind, lookOf, plain } from "./families.js";
+import { readTouches } from "./touches.js";
 
 /** The verdicts with which a comparison is in order. */
 const GOOD = new Set(["bitwise", "within_tolerance", "within_noise"]);
@@ -132,6 +133,8 @@ class Node {
 
 export class Graph extends Drawable {
   letter = "n";
+  #touches = null;
+  #touchPart = null;
 
   constructor(bytes) {
     super();
@@ -161,24 +164,21 @@ export class Graph extends Drawable {
   setTouches(bytes) {
     const n = this.list.length;
     this.reads = { initial_trace: new Uint32Array(n), graph_pass: new Uint32Array(n), execution: new Uint32Array(n) };
-    this.touches = [];
-    const part = this.#part(bytes);
+    const part = (this.#touchPart = this.#part(bytes));
+    this.#touches = null;
     if (part) {
-      const { columns: c, tables: t } = part;
-      this.touches = Array.from(c.touch_phase, (phase, k) => ({
-        phase: t.phases[phase],
-        node: c.touch_node[k] ? this.list[c.touch_node[k] - 1] : null,
-        attribute: t.attributes[c.touch_attribute[k]],
-        by: t.touchers[c.touch_by[k]],
-        where: t.touch_places[c.touch_place[k]],
-        count: c.touch_count[k],
-        at: c.touch_at[k] ? t.touched_nodes[c.touch_at[k] - 1] : null,
-      }));
-      for (const touch of this.touches) if (touch.node) this.reads[touch.phase][touch.node.index] += touch.count;
+      const { touch_phase: phases, touch_node: nodes, touch_count: counts } = part.columns;
+      const reads = part.tables.phases.map((phase) => this.reads[phase]);
+      for (let k = 0; k < phases.length; k++) if (nodes[k]) reads[phases[k]][nodes[k] - 1] += counts[k];
     }
     this.watched = new Set(part?.facts.watched);
     this.touched = this.list.filter((node) => node.initial || node.passes);
     this.renew();
+  }
+
+  /** Every touch; made when a panel first asks, for an audit makes very many. */
+  get touches() {
+    return (this.#touches ??= this.#touchPart ? readTouches(this.#touchPart, this.list) : []);
   }
 
   /** Takes over what a comparison of gradients came to; a null or empty part is one that was not made. */

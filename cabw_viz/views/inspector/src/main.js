@@ -300,7 +300,7 @@ class Inspector {
   }
 
   segments() {
-    this.levelBar.mark(this.level ?? "module");
+    this.levelBar.mark(this.level === "module" && !this.graph.grouped ? "autograd" : this.level);
     this.colours.mark(this.colour);
   }
 
