@@ -29,6 +29,8 @@ GAP = 3
 LABEL = 18
 """Longer names are cut under the plot; the tooltip has them in full."""
 GROUPS_MOST = 28
+LABELS_APART = 12.0
+"""In pixels, at least."""
 
 COLORS: dict[str, str] = {
     "bitwise": "#16996f",
@@ -151,13 +153,16 @@ def _names(rows: Sequence[GradientComparison], places: Sequence[float], plot: fl
     if not rows:
         return
     step = plot / len(rows)
-    bottom = TOP + 2 * RAIL + PLOT
+    bottom, last_label = TOP + 2 * RAIL + PLOT, -LABELS_APART
     for number, (label, first, last) in enumerate(groups(rows)):
         left, right = places[first] - step / 2, places[last] + step / 2
         if number % 2 == 0:
             size = f'width="{right - left:.1f}" height="{PLOT + 2 * RAIL}"'
             yield f'<rect x="{left:.1f}" y="{TOP}" {size} opacity="0.035"/>'
         x, y = (left + right) / 2, bottom + 14
+        if x - last_label < LABELS_APART:
+            continue  # it would lie on the one before; the tooltip has it
+        last_label = x
         yield (
             f'<text x="{x:.1f}" y="{y}" text-anchor="end" transform="rotate(-38 {x:.1f} {y})">'
             f"<title>{_text(label)}</title>{_text(_from_the_end(label), LABEL)}</text>"
