@@ -152,7 +152,8 @@ class _Reading:
         elif row.kind == "accumulate_grad":
             gradients = [node.args[-2]]  # (variable[, old gradient], gradient, has_post_hooks)
         elif torch_adapter.takes_plain_tensors(node.target):  # the prologue of a compiled region's backward
-            gradients = node.args[3]
+            last = node.args[-1]  # (saved tensors, ints[, opaque objects], gradients), each by itself up to torch 2.8
+            gradients = last if isinstance(last, list | tuple) else node.args[2:]
         if isinstance(gradients, list | tuple):
             self.calls[number] = node
             given = [(number, i, part.name) for i, part in enumerate(gradients) if isinstance(part, torch.fx.Node)]
