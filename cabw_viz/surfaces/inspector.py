@@ -114,6 +114,20 @@ class Inspector(anywidget.AnyWidget):
         pairs = zip(self.record.autograd_nodes, modules, strict=True)
         return tuple(node for node, module in pairs if module and f"{module}.".startswith(f"{path}."))
 
+    def refresh(self) -> None:
+        """Take over what was computed since of the captures, by hand or in another inspector."""
+        for index, reference in enumerate(self._captures):
+            if (capture := reference()) is None:
+                continue
+            self._records[index] = capture.record
+            if capture.compared is not None:
+                self._comparisons[index] = capture.compared
+            if capture.diverged is not None:
+                self._divergences[index] = capture.diverged
+        with self.hold_sync():  # a part that is as it was is not sent again
+            for name, part in self._findings(self.capture).items():
+                self.set_trait(name, part)
+
     @traitlets.validate("capture")
     def _existing(self, proposal: Any) -> int:
         index = int(proposal["value"])
@@ -135,12 +149,16 @@ class Inspector(anywidget.AnyWidget):
     def _packed(self, index: int = 0) -> dict[str, bytes]:
         """The parts of a capture but for its code, which is packed when it is asked for."""
         record = self._records[index] if self._records else NO_CAPTURE
+        return {**self._findings(index), "data": columns.pack_graph(record, index, cell_files())}
+
+    def _findings(self, index: int) -> dict[str, bytes]:
+        """The parts that may come after the graph."""
+        record = self._records[index] if self._records else NO_CAPTURE
         return {
             "touches": findings.pack_touches(record, index),
             "parity": findings.pack_parity(record, self._comparisons.get(index), index),
             "divergence": pack_divergence(record, self._divergences.get(index), index),
             "times": findings.pack_times(record, index),
-            "data": columns.pack_graph(record, index, cell_files()),
         }
 
     def _show(self, _: object) -> None:
@@ -156,6 +174,7 @@ class Inspector(anywidget.AnyWidget):
         if kind == "code" and not self.code:
             self.code = columns.pack_code(self.record, self.capture)
         elif kind == "aten" and not self.aten:
+            self.refresh()  # it may have been lowered by hand meanwhile
             self.aten = columns.pack_lowered(self.record, self.capture)
         elif kind == "run" and what in self._tasks:
             self._run(str(what), dict(content.get("options") or {}))

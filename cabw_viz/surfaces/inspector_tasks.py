@@ -41,6 +41,14 @@ class Rerunnable(Protocol):
         """The plain data."""
 
     @property
+    def compared(self) -> Comparison | None:
+        """What parity came to so far."""
+
+    @property
+    def diverged(self) -> Divergence | None:
+        """What the search for the first divergence came to so far."""
+
+    @property
     def parity(self) -> Callable[..., Compared]:
         """Compares the graph, run again, with the user's own run."""
 

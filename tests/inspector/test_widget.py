@@ -182,6 +182,23 @@ def test_the_graph_is_lowered_and_timed_when_it_is_asked_for(session):
     assert sent == ["aten", "times"]  # and nothing twice
 
 
+def test_what_was_computed_by_hand_is_taken_over(session):
+    inspector, sent = session.inspect(), []
+    inspector.observe(lambda change: sent.append(change["name"]), ["aten", "data", "touches", "parity", "divergence"])
+    inspector.refresh()
+    assert sent == []  # nothing has changed, nothing is sent
+    session[0].parity()
+    session[0].divergence()
+    inspector.refresh()
+    assert sorted(sent) == ["divergence", "parity"]
+    assert unpack(inspector.parity).facts["ok"] is True
+    assert unpack(inspector.divergence).facts["ok"] is True
+    session[0].lower()
+    ask(inspector, type="aten")  # the browser asks whenever the level is chosen
+    assert b"aten.mm" in inspector.aten
+    assert inspector.record.lowered
+
+
 def test_a_graph_node_is_selected(session):
     inspector = session.inspect()
     inspector.selection = "f12"

@@ -7236,6 +7236,7 @@ class Inspector {
     if (this.switching) cancel(this);
     this.wrapped = false;
     this.pending = null;
+    if (!this.levels.has(level) && this.model.get("kernel")) this.model.send({ type: "aten" }); // made by hand meanwhile?
     const entry = this.levels.has(level) ? this.levels.entry(level) : null;
     if (!entry || !entry.graph.list.length) {
       this.pending = level; // its data is on its way, or there is none: the note says which
