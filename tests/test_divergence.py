@@ -100,7 +100,6 @@ def test_the_first_divergence_is_the_planted_one(kept, kind, fault, request):
     capture = request.getfixturevalue(kept)
     graph_kind, autograd, expected = PLACES[kind]
     node = graph_node(capture.record, graph_kind, autograd, 0 if kind == "gradient_sum" else -1)
-
     if kind == "gradient_sum":  # which sum comes first depends on the release
         reader = capture.record.graph_nodes[node.users[0]].autograd_node
         expected = expected.format(reader=capture.record.by_number[reader].name)
