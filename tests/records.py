@@ -120,7 +120,9 @@ class _Tracer:
             for names, shape in saved:
                 index = len(self.inputs)
                 ordinal = self.getitem(0, index, "lifted_input")
-                self.inputs.append(LiftedInput(index, ordinal, shape, "float32", "cpu", "strided", names, (), node.number))
+                self.inputs.append(
+                    LiftedInput(index, ordinal, shape, "float32", "cpu", "strided", names, (), node.number)
+                )
                 lifted[node.number].append(ordinal)
         for node in self.backward.nodes:
             if node.kind == "builtin":
