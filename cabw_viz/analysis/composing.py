@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from cabw_viz.analysis.autograd_drawing import draw_autograd
@@ -58,11 +58,11 @@ def draw(record: CaptureRecord, wanted: Wanted, measured: Measured | None = None
 def _check(wanted: Wanted) -> None:
     if wanted.level not in LEVELS:
         raise CabwError(f"level={wanted.level!r} is no level of the graph", expected=" or ".join(map(repr, LEVELS)))
-    if isinstance(wanted.expand, str):
+    if isinstance(wanted.expand, str) or not isinstance(wanted.expand, Iterable):
         raise CabwError(
-            f"expand={wanted.expand!r} is one name",
+            f"expand={wanted.expand!r} is " + ("one name" if isinstance(wanted.expand, str) else "no list"),
             expected="a list of names of modules",
-            try_=f"expand=[{wanted.expand!r}]",
+            try_=f'expand=["{wanted.expand}"]',
         )
     defaults = {field.name: field.default for field in fields(Wanted)}
     for option, level in _ONLY_AT.items():

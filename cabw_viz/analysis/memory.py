@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, CaptureRecord, SavedTensor
 
 Storage = int | tuple[int, str]
@@ -56,7 +57,12 @@ def held_by_module(record: CaptureRecord, depth: int | None = None) -> tuple[Mod
     Args:
         record: the capture.
         depth: parts of a path that count: with 2, `layers.3` takes what all modules below it keep.
+
+    Raises:
+        CabwError: `depth` is no whole number from 1.
     """
+    if depth is not None and (type(depth) is not int or depth < 1):
+        raise CabwError(f"depth={depth!r} is no depth", expected="a whole number from 1, or None", try_="held(depth=2)")
     kept: dict[str, _Kept] = {}
     for node in record.autograd_nodes:
         if node.saved:

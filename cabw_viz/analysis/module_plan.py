@@ -76,7 +76,7 @@ def plan(
     wanted = frozenset(checked_module(name, names, "expand") for name in expand)
     if depth is not None:
         if type(depth) is not int or depth < 1:
-            raise CabwError(f"depth={depth!r} is no depth", expected="a whole number from 1, or None")
+            raise CabwError(f"depth={depth!r} is no depth", expected="a whole number from 1, or None", try_="depth=2")
         return planned(structure, root, Opening(depth, wanted, base)), depth
     deepest = max((name.count(".") + 1 for name in names), default=1) - base
     best, chosen = planned(structure, root, Opening(1, wanted, base)), 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +21,11 @@ def device_named(name: str | torch.device) -> torch.device:
     """
     try:
         device = _accelerator() if name == "auto" else torch.device(name)
+    except TypeError:
+        raise _absent(name, f"a device is named by a text, not by a {type(name).__name__}") from None
     except RuntimeError as error:
-        raise _absent(name, str(error).partition("\n")[0]) from None
+        unknown = "device type at start of device string" in str(error)  # followed by some twenty names
+        raise _absent(name, "torch knows none of this name" if unknown else str(error).partition("\n")[0]) from None
     if device is None:
         raise _absent(name, "this torch finds no accelerator")
     if device.type == "meta":
@@ -45,7 +49,12 @@ def _counted() -> set[str]:
 
 
 def _absent(name: object, why: str) -> CabwError:
-    return CabwError(f"there is no device {str(name)!r} here: {why}", expected="one of " + ", ".join(devices_here()))
+    here = devices_here()
+    return CabwError(
+        f"there is no device {str(name)!r} here: {why.rstrip('.')}",
+        expected="one of " + ", ".join(here),
+        try_=f"device={here[-1]!r}, or none, for where it was captured",
+    )
 
 
 def devices_here() -> list[str]:
@@ -64,7 +73,11 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype:
     dtype = name if isinstance(name, torch.dtype) else getattr(torch, str(name).removeprefix("torch."), None)
     if isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex):
         return dtype
-    raise CabwError(f"{name!r} is no dtype for gradients", expected="float64, float32, bfloat16, float16 or another")
+    raise CabwError(
+        f"{name!r} is no dtype for gradients",
+        expected="float64, float32, bfloat16, float16 or another",
+        try_="dtype='float64'",
+    )
 
 
 def backend_named(name: str | Compiler) -> str | Compiler:
@@ -90,4 +103,9 @@ def compiler_named(name: str | Compiler, also: Sequence[str] = ()) -> str | Comp
     if callable(name) or name in here:
         return name
     listed = dict.fromkeys([*also, *(backend for backend in here if "TESTING" not in backend)])
-    raise CabwError(f"there is no backend {name!r} here", expected="a callable, or one of " + ", ".join(listed))
+    near = difflib.get_close_matches(str(name), listed, n=1)
+    raise CabwError(
+        f"there is no backend {name!r} here",
+        expected="a callable, or one of " + ", ".join(listed),
+        try_=f"backend={near[0] if near else 'aot_eager'!r}",
+    )

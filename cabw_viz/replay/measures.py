@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -46,16 +46,21 @@ MEASURES: dict[str, Callable[[torch.Tensor, torch.Tensor], float]] = {
 """By the name of their column: functions of two dense tensors of one shape, finite in every element."""
 
 
-def measures_named(names: Sequence[str]) -> tuple[str, ...]:
-    """The measures of these names, each once.
+def measures_named(names: str | Sequence[str]) -> tuple[str, ...]:
+    """The measures of these names, or of this one, each once.
 
     Raises:
         CabwError: there is none of a name; lists those there are.
     """
+    listed = ", ".join(MEASURES)
+    if not isinstance(names, Iterable):
+        raise CabwError(f"measures={names!r}", expected=f"names of {listed}", try_='measures=("cosine", "ulp")')
     names = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
     for name in names:
         if name not in MEASURES:
-            raise CabwError(f"there is no measure {name!r}", expected="any of " + ", ".join(MEASURES))
+            raise CabwError(
+                f"there is no measure {name!r}", expected=f"any of {listed}", try_='measures=("cosine", "ulp")'
+            )
     return names
 
 

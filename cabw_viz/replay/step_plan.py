@@ -16,6 +16,7 @@ from cabw_viz.replay.compare import tolerance_for
 from cabw_viz.replay.devices import Compiler, compiler_named, device_named, dtype_named
 from cabw_viz.replay.subject import Subject
 
+AGAINST = "against={'mine': torch.compile(step)}"
 BUILD = "def build(device='cpu', dtype=torch.float32): ...; return step, model"
 
 
@@ -138,9 +139,21 @@ def plan_of(wanted: Wanted) -> Plan:
     backends = [wanted.backends] if isinstance(wanted.backends, str) or callable(wanted.backends) else wanted.backends
     manners = tuple(manner_of(backend) for backend in backends)
     source = _source(wanted.step, wanted.params)
+    _check_against(wanted.against)
     against = tuple((own(name), _other(wanted, name, other)) for name, other in wanted.against.items())
     _check_names([manner.name for manner in manners], [manner.name for manner, _ in against])
     return Plan(source, wanted.backward, _variants(wanted), manners, against, wanted.repeats, wanted.rtol, wanted.atol)
+
+
+def _check_against(against: Any) -> None:
+    if isinstance(against, Mapping) and all(isinstance(name, str) for name in against):
+        return
+    seen = (
+        f"with the key {next(name for name in against if not isinstance(name, str))!r}"
+        if isinstance(against, Mapping)
+        else f"of type {type(against).__name__}"
+    )
+    raise CabwError(f"compare() got against {seen}", expected="a mapping of names to steps", try_=AGAINST)
 
 
 def _check_names(backends: list[str], against: list[str]) -> None:
@@ -169,7 +182,7 @@ def _other(wanted: Wanted, name: str, other: Any) -> Source:
         raise CabwError(
             f"against[{name!r}] is a {type(other).__name__}",
             expected="a step, or a pair of a step and its parameters",
-            try_="against={'mine': torch.compile(step)}",
+            try_=AGAINST,
         )
     return _source(other, wanted.params)
 

@@ -74,6 +74,7 @@ def target_named(
         raise CabwError(
             f"a graph cannot be run in {named}",
             expected="float64, float32, bfloat16 or float16; complex numbers follow in the same precision",
+            try_="dtype='float64'",
         )
     return Target(
         None if device is None else torch.empty(0, device=device_named(device)).device,  # `cuda:0` for `cuda`

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cabw_viz.analysis.coloring import ColorBy, Figures, Measured
 from cabw_viz.analysis.drawing import Level
-from cabw_viz.errors import CabwError
 from cabw_viz.places import cell_files
 from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.replay import audit as audit_of
@@ -16,6 +15,7 @@ from cabw_viz.replay import divergence as divergence_of
 from cabw_viz.replay import parity as parity_of
 from cabw_viz.replay.lowered_nodes import lowered_nodes
 from cabw_viz.replay.lowering import lower
+from cabw_viz.replay.measures import measures_named
 from cabw_viz.replay.runner import HookPolicy, replay
 from cabw_viz.replay.sides import Asked
 from cabw_viz.replay.target import target_named
@@ -24,6 +24,7 @@ from cabw_viz.surfaces.divergence import DivergenceReport
 from cabw_viz.surfaces.report import ParityReport
 from cabw_viz.tracing.recorder import Captured
 from cabw_viz.views import tables
+from cabw_viz.views.files import path_named, written
 from cabw_viz.views.html import capture_html
 from cabw_viz.views.inspector.page import inspector_page
 from cabw_viz.views.outline import outline
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from cabw_viz.record.divergence import Divergence
     from cabw_viz.replay.lowered import Lowered
     from cabw_viz.surfaces.inspector import Contents, Inspector, Shown
+
+EXAMPLE = 'cap.to_html("backward.html")'
 
 
 class Capture:
@@ -204,7 +207,7 @@ class Capture:
             CabwError: as `replay`, and where the user's own run left no reference.
         """
         target = target_named(device, dtype, backend)
-        asked = Asked(hooks, rtol, atol, target, exact, tuple(measures))
+        asked = Asked(hooks, rtol, atol, target, exact, measures_named(measures))
         comparison = parity_of.parity(self.record, self._captured.live, asked)
         self.compared = comparison
         return ParityReport(comparison)
@@ -344,7 +347,7 @@ class Capture:
         """
         found = comparisons([self]), divergences([self])
         page = inspector_page("cabw_viz: capture", [self.record], (), *found, cell_files())
-        return written(path, page)
+        return written(path_named(path, EXAMPLE), page, EXAMPLE)
 
     def _contents(self) -> Contents:
         from cabw_viz.surfaces.inspector import Contents
@@ -368,19 +371,3 @@ def comparisons(captures: Sequence[Capture]) -> dict[int, Comparison]:
 def divergences(captures: Sequence[Capture]) -> dict[int, Divergence]:
     """What `divergence()` came to, likewise."""
     return {index: cap.diverged for index, cap in enumerate(captures) if cap.diverged is not None}
-
-
-def written(path: str | Path, text: str) -> Path:
-    """Write a text to a file. Raises a CabwError where that is not possible."""
-    from pathlib import Path
-
-    target = Path(path)
-    try:
-        target.write_text(text, "utf-8")
-    except OSError as error:
-        raise CabwError(
-            f"{target} cannot be written to: {error.strerror or error}",
-            expected="a path to a file in a folder that is there",
-            try_='session.to_html("run.html")',
-        ) from error
-    return target

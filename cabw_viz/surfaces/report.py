@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cabw_viz.analysis import parity
@@ -10,10 +9,15 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.views import html, parity_table
 from cabw_viz.views.error_picture import error_picture, standalone
+from cabw_viz.views.files import path_named, written
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
     from pandas.io.formats.style import Styler
+
+EXAMPLE = 'report.save("parity.csv")'
 
 
 class ParityReport:
@@ -64,15 +68,15 @@ class ParityReport:
             ".svg": lambda: standalone(self.picture().svg),
             ".html": lambda: html.page_html("cabw_viz: parity", html.parity_html(self.comparison)),
         }
-        target = Path(path)
+        target = path_named(path, EXAMPLE)
         make = makers.get(target.suffix.lower())
         if make is None:
             raise CabwError(
                 f"a report cannot be saved as {target.suffix or target.name!r}",
                 expected=", ".join(makers),
-                try_='report.save("parity.csv")',
+                try_=EXAMPLE,
             )
-        return _written(target, make())
+        return written(target, make(), EXAMPLE)
 
     def __repr__(self) -> str:
         return parity_table.parity_text(self.comparison)
@@ -98,24 +102,16 @@ class ErrorPicture:
         Raises:
             CabwError: the name ends otherwise, or the file cannot be written.
         """
-        target = Path(path)
+        example = 'report.picture().save("errors.svg")'
+        target = path_named(path, example)
         if target.suffix.lower() != ".svg":
-            raise CabwError(f"this picture cannot be saved as {target.suffix or target.name!r}", expected=".svg")
-        return _written(target, standalone(self.svg))
+            raise CabwError(
+                f"this picture cannot be saved as {target.suffix or target.name!r}", expected=".svg", try_=example
+            )
+        return written(target, standalone(self.svg), example)
 
     def __repr__(self) -> str:
         return f"<errors of {len(self._comparison.rows)} gradients>"
 
     def _repr_html_(self) -> str:
         return html.picture_html(self._comparison)
-
-
-def _written(target: Path, text: str) -> Path:
-    try:
-        target.write_text(text, "utf-8")
-    except OSError as error:
-        raise CabwError(
-            f"{target} cannot be written to: {error.strerror or error}",
-            expected="a path to a file in a folder that is there",
-        ) from error
-    return target

@@ -9,10 +9,11 @@ from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
 from cabw_viz.places import cell_files
 from cabw_viz.record.model import BackwardCall
-from cabw_viz.surfaces.capture import Capture, comparisons, divergences, written
+from cabw_viz.surfaces.capture import Capture, comparisons, divergences
 from cabw_viz.tracing.recorder import Recorder
 from cabw_viz.tracing.source_lines import Lines
 from cabw_viz.views import tables
+from cabw_viz.views.files import path_named, written
 from cabw_viz.views.html import session_html
 from cabw_viz.views.inspector.page import inspector_page
 from cabw_viz.views.outline import outline_session
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 RUNS = ("eager", "compiled")
 GRADIENTS = ("nodes", "leaves", "none")
 LINES = ("auto", True, False)
+SWITCH = (True, False)
 
 
 def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
@@ -74,6 +76,8 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
     _check("run", run, RUNS)
     _check("gradients", gradients, GRADIENTS)
     _check("lines", lines, LINES)
+    _check("snapshot", snapshot, SWITCH)
+    _check("tripwire", tripwire, SWITCH)
     _check_bytes(max_bytes)
     return Session(
         Recorder(
@@ -91,7 +95,11 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
 
 def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if not any(type(value) is type(each) and value == each for each in allowed):  # 1 is not True here
-        raise CabwError(f"capture() got {name}={value!r}", expected="one of " + ", ".join(map(repr, allowed)))
+        raise CabwError(
+            f"capture() got {name}={value!r}",
+            expected="one of " + ", ".join(map(repr, allowed)),
+            try_=f"capture(model, {name}={allowed[0]!r})",
+        )
 
 
 def _check_bytes(value: object) -> None:
@@ -210,7 +218,8 @@ class Session:
         records, events = [captured.record for captured in captures], self._recorder.events
         found = comparisons(captures), divergences(captures)
         page = inspector_page("cabw_viz: session", records, events, *found, cell_files())
-        return written(path, page)
+        example = 'session.to_html("run.html")'
+        return written(path_named(path, example), page, example)
 
     def _contents(self) -> Contents:
         from cabw_viz.surfaces.inspector import Contents

@@ -8,8 +8,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cabw_viz.analysis.coloring import Measured
 from cabw_viz.analysis.composing import Wanted, draw, smaller
@@ -17,13 +16,19 @@ from cabw_viz.analysis.drawing import Drawing, counted
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.views.dot import dot_source
+from cabw_viz.views.files import path_named, written
 from cabw_viz.views.links import check_links
 from cabw_viz.views.svg import joined_words, self_contained
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Format = Literal["svg", "pdf", "png"]
 
 FORMATS: dict[str, Format | None] = {".svg": "svg", ".pdf": "pdf", ".png": "png", ".dot": None, ".gv": None}
 """What to make for a file's suffix; None: the DOT text itself."""
+
+EXAMPLE = 'cap.graph().save("backward.svg")'
 
 MAX_BOXES = 2_000
 """Larger drawings are not laid out: `dot` takes minutes over them, and nobody finds anything in them."""
@@ -80,22 +85,24 @@ class GraphView:
         return text[text.index("<svg") :]
 
     def save(self, path: str | Path) -> Path:
-        """Write the graph to a file whose suffix says what it becomes: svg, pdf, png, dot or gv."""
-        path = Path(path)
-        if path.suffix.lower() not in FORMATS:
+        """Write the graph to a file whose suffix says what it becomes: svg, pdf, png, dot or gv.
+
+        Raises:
+            CabwError: the suffix is none of these, `dot` is needed and fails, or the file cannot be written.
+        """
+        target = path_named(path, EXAMPLE)
+        if target.suffix.lower() not in FORMATS:
             raise CabwError(
-                f"{path.name!r} has no suffix that says what to write",
+                f"{target.name!r} has no suffix that says what to write",
                 expected=", ".join(FORMATS),
-                try_=f"save({str(path.with_suffix('.svg'))!r})",
+                try_=f"save({str(target.with_suffix('.svg'))!r})" if target.name else EXAMPLE,
             )
-        format_ = FORMATS[path.suffix.lower()]
+        return written(target, self._content(FORMATS[target.suffix.lower()]), EXAMPLE)
+
+    def _content(self, format_: Format | None) -> str | bytes:
         if format_ is None:
-            path.write_text(self.source, "utf-8")
-        elif format_ == "svg":
-            path.write_text(self_contained(self.svg()), "utf-8")
-        else:
-            path.write_bytes(self._render(format_))
-        return path
+            return self.source
+        return self_contained(self.svg()) if format_ == "svg" else self._render(format_)
 
     def html(self, *, inline: bool = True) -> str:
         """The picture as part of a page; what stands in its way where there is none.
