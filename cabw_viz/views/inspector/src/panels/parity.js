@@ -117,7 +117,7 @@ function diverging(ins) {
 }
 
 const MOST = 5;
-const STEPS = new Set(["gradient_sum", "hook"]);
+const STEPS = new Set(["gradient_sum", "hook", "in_place_write"]);
 
 const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 
