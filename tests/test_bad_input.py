@@ -30,12 +30,13 @@ def test_a_subject_that_names_nothing(subject):
     assert "cabw_viz.capture(model)" in try_
 
 
-@pytest.mark.parametrize("options", [{"run": "fast"}, {"gradients": "some"}])
+@pytest.mark.parametrize("options", [{"run": "fast"}, {"gradients": "some"}, {"snapshot": "no"}, {"tripwire": 2}])
 def test_words_that_are_none_of_ours(options):
     ((name, value),) = options.items()
     with pytest.raises(CabwError, match=f"{name}={value!r}") as error:
         cabw_viz.capture(**options)
     assert "one of" in error.value.expected
+    assert f"{name}=" in error.value.try_
 
 
 @pytest.mark.parametrize("only", [-1, True, 1.5, "0", slice(-1, None), slice(0, 4, 0), slice(0, 4, -1), [0]])
@@ -86,6 +87,62 @@ def test_a_level_that_is_none():
     with pytest.raises(CabwError, match="nonsense") as error:
         session[0].graph(level="nonsense")
     assert "'autograd'" in error.value.expected
+
+
+@pytest.fixture(scope="module")
+def capture():
+    net = model()
+    with cabw_viz.capture(net) as session:
+        net(data()).sum().backward()
+    yield session[0]
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda cap: cap.parity(rtol="much", atol=0.0), "rtol='much', atol=0.0"),
+        (lambda cap: cap.divergence(rtol=0.0, atol=[1]), r"atol=\[1\]"),
+        (lambda cap: cap.parity(measures=3), "measures=3"),
+        (lambda cap: cap.parity(measures=("angle",)), "no measure 'angle'"),
+        (lambda cap: cap.replay(device=1.5), "named by a text, not by a float"),
+        (lambda cap: cap.replay(device="nonsense"), "torch knows none of this name"),
+        (lambda cap: cap.replay(dtype="int8"), "no dtype for gradients"),
+        (lambda cap: cap.replay(backend="induktor"), "no backend 'induktor'"),
+        (lambda cap: cap.held("2"), "depth='2' is no depth"),
+        (lambda cap: cap.held(0), "depth=0 is no depth"),
+        (lambda cap: cap.graph(depth=0), "depth=0 is no depth"),
+        (lambda cap: cap.graph(expand=3), "expand=3 is no list"),
+    ],
+)
+def test_what_a_capture_cannot_be_asked(capture, ask, said):
+    with pytest.raises(CabwError, match=said) as error:
+        ask(capture)
+    assert all(parts(error))
+
+
+def test_one_measure_need_not_stand_in_a_list(capture):
+    frame = capture.parity(measures="cosine").frame
+    assert "cosine" in frame
+    assert "ulp" not in frame
+
+
+@pytest.mark.parametrize("path", [3, None, b"x.svg", "absent/x{}", "", "null\0{}"])
+@pytest.mark.parametrize(
+    ("save", "suffix"),
+    [
+        (lambda cap, path: cap.graph().save(path), ".dot"),
+        (lambda cap, path: cap.parity().save(path), ".csv"),
+        (lambda cap, path: cap.parity().picture().save(path), ".svg"),
+        (lambda cap, path: cap.to_html(path), ".html"),
+    ],
+)
+def test_a_path_that_cannot_be_written_to(capture, tmp_path, monkeypatch, path, save, suffix):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CabwError) as error:
+        save(capture, path.format(suffix) if isinstance(path, str) else path)
+    assert all(parts(error))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("version", ["2.7.1", "1.13.0", "2.7.0a0+git1234"])

@@ -47,6 +47,17 @@ def test_the_first_is_named_with_module_call_and_line():
     )
 
 
+def test_a_nan_on_one_side_is_no_agreement_though_no_step_alone_is_at_fault():
+    nan = Difference("nonfinite", note="not finite: 0 | 3")
+    rows = row(0, out=nan), row(1, into=nan, out=nan)
+    for side in ("reference", "candidate"):
+        found = divergence(*rows, nonfinite=(NonFinite(side, 0, (Range(0.0, 1.0),), Range(math.nan, math.nan)),))
+        assert not analysis.ok(found)
+        assert not analysis.drifts(found)
+        assert "a NaN or an infinity begins where the other side has none" in analysis.summary(found)
+    assert analysis.ok(divergence(*rows, nonfinite=(NonFinite("both", 0, (), Range(math.nan, math.nan)),)))
+
+
 def test_sums_and_hooks_are_named_by_what_they_stand_at():
     found = divergence(
         row(5, "gradient_sum", name="sum into AddBackward0, input 0", out=OFF, own=OFF),

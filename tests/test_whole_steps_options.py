@@ -95,6 +95,8 @@ MINE = {"mine": lambda: None}
         ({"against": {"eager": MINE["mine"]}}, "two runs are called 'eager'"),
         ({"against": {"as_is": MINE["mine"]}}, "two runs are called 'as_is'"),
         ({"against": {"mine": 3}}, r"against\['mine'\] is a int"),
+        ({"against": {3: MINE["mine"]}}, "against with the key 3"),
+        ({"against": [MINE["mine"]]}, "against of type list"),
         ({"repeats": 0}, "a whole number from 1"),
         ({"repeats": True}, "a whole number from 1"),
         ({"rtol": 1e-3}, "both or none"),

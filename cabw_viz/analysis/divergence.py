@@ -17,8 +17,16 @@ NAMED = 5
 
 
 def ok(divergence: Divergence) -> bool:
-    """Whether gradients were compared and no step makes a difference of what agrees."""
-    return divergence.compared > 0 and not divergence.culprits
+    """Whether gradients were compared, and no step makes a difference, or a NaN on one side, of what agrees."""
+    return divergence.compared > 0 and not divergence.culprits and not _one_sided(divergence)
+
+
+def _one_sided(divergence: Divergence) -> bool:
+    """Whether a NaN or an infinity begins at a step on one side only.
+
+    The step need not be at fault alone: one that is judged by an eager run of it may make the same NaN there.
+    """
+    return any(each.side != "both" for each in divergence.nonfinite)
 
 
 def drifts(divergence: Divergence) -> bool:
@@ -63,6 +71,11 @@ def _short(row: DivergenceRow) -> str:
 def _agreement(divergence: Divergence) -> str:
     counted = ", ".join(f"{count:,} {verdict}" for verdict, count in counts(divergence).items())
     sentence = f"No divergence: {divergence.compared:,} gradients were compared at {len(divergence.rows):,} steps"
+    if _one_sided(divergence):
+        return (
+            f"{divergence.compared:,} gradients were compared at {len(divergence.rows):,} steps ({counted}). No step "
+            "alone makes a difference of what agrees, but a NaN or an infinity begins where the other side has none."
+        )
     if drifts(divergence):
         return f"{sentence} ({counted}). They drift apart by rounding, but no step makes more of it than it should."
     return f"{sentence} ({counted})."

@@ -32,6 +32,9 @@ class Formula:
     dtypes: frozenset[torch.dtype]
     """and for which dtypes."""
     compute: Callable[[Operands], Any]
+    workspace: bool = False
+    """Whether the kernel also takes bytes that its forward has left, which mean something in that one dtype only. In
+    another dtype it would read nonsense, and write to them."""
 
 
 # ---------------------------------------------------------------------------------------------------------- attention
@@ -168,7 +171,7 @@ FORMULAS: dict[str, Formula] = {
             "cuda", _HALF | {torch.float32}, attention_backward_with_bias
         ),
         "cudnn_batch_norm": Formula("cuda", _HALF | {torch.float32}, batch_norm_backward),
-        "mkldnn_rnn_layer": Formula("cpu", _HALF | {torch.float32}, lstm_layer_backward),
+        "mkldnn_rnn_layer": Formula("cpu", _HALF | {torch.float32}, lstm_layer_backward, workspace=True),
     }.items()
 }
 """By the name of the operator."""

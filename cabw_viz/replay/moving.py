@@ -35,7 +35,9 @@ class Moving:
 
     def __init__(self, target: Target, tensors: Iterable[Any]) -> None:
         self.target = target
-        self._kinds = {tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)}
+        captured = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        self._kinds = {tensor.device.type for tensor in captured}
+        self._dtypes = {tensor.dtype for tensor in captured}
         self._cpu_stays = bool(self._kinds - {"cpu", "meta"})
         self.at: int | None = None
         """The place of the tensor that is being moved, among those given."""
@@ -45,6 +47,12 @@ class Moving:
         """Whether anything goes to another kind of device."""
         target = self.target.device
         return target is not None and any(self.device(torch.device(kind)).type != kind for kind in self._kinds)
+
+    @property
+    def retypes(self) -> bool:
+        """Whether anything gets another dtype."""
+        target = self.target.dtype
+        return target is not None and any(self.dtype(each) is not each for each in self._dtypes)
 
     @property
     def changes(self) -> bool:

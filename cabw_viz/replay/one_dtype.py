@@ -58,7 +58,7 @@ class Elsewhere(torch_adapter.UnnoticedMode):
         name = str(func)
         if name in FORMULAS:
             operands = torch_adapter.operands(func, args, kwargs)
-            if not _has_kernel(FORMULAS[name], operands):
+            if not _has_kernel(FORMULAS[name], operands) or (FORMULAS[name].workspace and self._moving.retypes):
                 self.computed[name] = None
                 return FORMULAS[name].compute(operands)
         if name in IN_SINGLE_PRECISION and self._moving.target.dtype in _HALF:

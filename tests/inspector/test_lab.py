@@ -108,6 +108,7 @@ def test_a_parity_run_started_from_the_panel_comes_back(notebook):
 
 def test_the_first_divergence_is_looked_for_from_the_panel(notebook):
     page = notebook.opened.page
+    page.locator(".cabw-tabs button", has_text="Parity").first.click()
     page.locator(".cabw-button", has_text="Find the first divergence").first.click()
     page.locator(".cabw-body p", has_text="No divergence").first.wait_for()
     assert notebook.python("print(session[0].diverged.compared > 5)") == "True"

@@ -43,6 +43,13 @@ def test_a_cell_without_any_of_it_does_not(captured):
     assert not any("gradients agree" in str(shown.get("text/plain")) for shown in ran.shown)
 
 
+@pytest.mark.parametrize("option", ["--device cuda:9", "--dtype int8", "--backend induktor"])
+def test_a_cell_that_asks_for_what_is_not_there_does_not_run(shell, option):
+    ran = shell.run(f"%%cabw --model model {option}\nmarker = 1")
+    assert "Expected: " in ran.usage_error
+    assert "marker" not in shell.ip.user_ns
+
+
 @pytest.mark.parametrize(
     ("line", "texts"),
     [
