@@ -20,6 +20,7 @@ __all__ = [
     "Surroundings",
     "copied",
     "detached_copy",
+    "memory_of",
     "strides_of",
     "version_of",
 ]
@@ -80,6 +81,8 @@ class Arguments:
     packed_data: tuple[Any, ...]
     versions: tuple[int | None, ...]
     """In-place version of each input at the time of the capture; None where a tensor keeps none."""
+    memory: tuple[tuple[Any, ...] | None, ...]
+    """Where each input lay then; see `memory_of`."""
 
     @classmethod
     def keep(cls, inputs: list[Any], rest: tuple[Any, ...], *, snapshot: bool) -> Arguments:
@@ -92,7 +95,8 @@ class Arguments:
         """
         sizes, scalars, hooks, packed = rest
         kept = [copied(tensor) for tensor in inputs] if snapshot else list(inputs)
-        return cls(kept, list(sizes), list(scalars), tuple(hooks), tuple(packed), tuple(map(version_of, kept)))
+        seen = tuple(map(version_of, kept)), tuple(map(memory_of, kept))
+        return cls(kept, list(sizes), list(scalars), tuple(hooks), tuple(packed), *seen)
 
 
 def copied(tensor: Any) -> Any:
@@ -105,6 +109,20 @@ def version_of(tensor: Any) -> int | None:
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference():
         return None
     return torch_adapter.version(tensor)
+
+
+def memory_of(tensor: Any) -> tuple[Any, ...] | None:
+    """Where a tensor's elements lie, and their dtype: assigning `.data` changes these, and no version.
+
+    None where there is nothing to tell: tensors of other classes or layouts, and those without elements.
+    """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        return None
+    try:
+        address = tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # functorch's wrappers have none
+        return None
+    return (address, tensor.storage_offset(), tensor.dtype, tensor.device) if address else None
 
 
 @dataclass

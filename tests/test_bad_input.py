@@ -190,3 +190,21 @@ def test_records_are_made_without_torch():
         "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("ask", [lambda cap: cap.parity(), lambda cap: cap.divergence(), lambda cap: cap.lower()])
+def test_a_parameter_with_other_memory(ask):
+    """Its version stays the same when `.data` is assigned, and what the graph computes does not."""
+    for snapshot in (False, True):
+        net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.LayerNorm(6))
+        with cabw_viz.capture(net, snapshot=snapshot) as session:
+            net(torch.randn(3, 4)).square().sum().backward()
+        versions = [parameter._version for parameter in net.parameters()]
+        net.double()
+        assert [parameter._version for parameter in net.parameters()] == versions
+        if snapshot:
+            ask(session[0])
+            continue
+        with pytest.raises(CabwError, match=r"1\.(weight|bias) .* has other memory") as error:
+            ask(session[0])
+        assert all(parts(error))

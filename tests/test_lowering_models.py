@@ -210,3 +210,32 @@ def test_tied_parameters_and_returned_gradients():
     with cabw_viz.capture({"a": a}) as session:
         (gradient,) = torch.autograd.grad(a.sin().square().sum(), a, create_graph=True)
     assert_same_bits(session[0].lower().gradients(), {"a": gradient.detach()})
+
+
+SOLVERS = {
+    "solve": lambda a, b: torch.linalg.solve(a @ a.t() + torch.eye(5), b),
+    "solve_a_constant": lambda a, b: torch.linalg.solve(a.detach() @ a.detach().t() + torch.eye(5), b),
+    "lstsq": lambda a, b: torch.linalg.lstsq(a + 5 * torch.eye(5), b).solution,
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_formulas_that_ask_a_saved_tensor_whether_it_wants_a_gradient(solver):
+    torch.manual_seed(0)
+    leaves = {"a": torch.randn(5, 5, requires_grad=True), "b": torch.randn(5, 2, requires_grad=True)}
+    with cabw_viz.capture(leaves) as session:
+        SOLVERS[solver](**leaves).sin().sum().backward()
+    wanted = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+    assert set(wanted) == ({"b"} if solver == "solve_a_constant" else {"a", "b"})
+    assert_same_bits(session[0].lower().gradients(), wanted)
+
+
+def test_a_gradient_lost_on_stand_ins_is_no_lowered_graph(monkeypatch):
+    a, b = torch.eye(5, requires_grad=True), torch.randn(5, 2, requires_grad=True)
+    with cabw_viz.capture({"a": a, "b": b}) as session:
+        torch.linalg.solve(a, b).sum().backward()
+    monkeypatch.setattr("cabw_viz.replay.lowering._wanting", lambda _, stand_ins: stand_ins)
+    with pytest.raises(CabwError, match=r"on stand-ins nothing flows to a\.") as error:
+        session[0].lower()
+    assert error.value.expected
+    assert error.value.try_

@@ -9,18 +9,20 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+EXAMPLES = [README, *sorted(path for path in (ROOT / "docs").glob("*.md") if ">>> " in path.read_text("utf-8"))]
 
 
 class AsInATerminal(doctest.OutputChecker):
     """Lines of code are of `<stdin>`, as they are for who types the examples."""
 
     def check_output(self, want, got, optionflags):
-        return super().check_output(want, re.sub(r"<doctest README\.md\[\d+\]>", "<stdin>", got), optionflags)
+        return super().check_output(want, re.sub(r"<doctest \w+\.md\[\d+\]>", "<stdin>", got), optionflags)
 
 
-def test_the_examples_give_what_is_printed_below_them():
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_give_what_is_printed_below_them(page):
     torch._dynamo.reset()  # with lines="auto", nothing may have been compiled
-    examples = doctest.DocTestParser().get_doctest(README.read_text("utf-8"), {}, "README.md", str(README), 0)
+    examples = doctest.DocTestParser().get_doctest(page.read_text("utf-8"), {}, page.name, str(page), 0)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     result = doctest.DocTestRunner(AsInATerminal(), optionflags=flags).run(examples)
     assert result.attempted > 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -11,6 +12,9 @@ from torch import nn
 import cabw_viz
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
+from cabw_viz.replay.moving import Moving
+from cabw_viz.replay.one_dtype import Elsewhere
+from cabw_viz.replay.target import Target
 from tests import definitions
 
 SINGLE, HALF = torch.finfo(torch.float32).eps, torch.finfo(torch.bfloat16).eps
@@ -130,6 +134,24 @@ def test_an_lstm_in_half_precision_leaves_what_was_captured_alone(dtype):
         assert largest(gradient.double() - exact[key], exact[key]) < 8 * HALF, key
     again = session[0].replay()
     assert all(torch.equal(again[name], parameter.grad) for name, parameter in model.named_parameters())
+
+
+@pytest.mark.parametrize(("dtype", "refused"), [(torch.float64, True), (torch.float32, False), (None, False)])
+def test_a_kernel_whose_bytes_mean_something_in_one_dtype_is_not_called_in_another(dtype, refused):
+    called = []
+
+    class Kernel:
+        def __str__(self):
+            return "aten._cudnn_rnn_backward.default"
+
+        def __call__(self, *args):
+            called.append(args)
+
+    weights, reserve = torch.randn(3), torch.zeros(8, dtype=torch.uint8)
+    mode = Elsewhere(Moving(Target(dtype=dtype), [weights, reserve]))
+    with pytest.raises(CabwError, match="captured dtype only") if refused else contextlib.nullcontext():
+        mode.__torch_dispatch__(Kernel(), (), (weights, reserve))
+    assert bool(called) is not refused
 
 
 @pytest.mark.parametrize("name", ["transformer_layer", "convolutions"])

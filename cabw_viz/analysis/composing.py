@@ -58,11 +58,12 @@ def draw(record: CaptureRecord, wanted: Wanted, measured: Measured | None = None
 def _check(wanted: Wanted) -> None:
     if wanted.level not in LEVELS:
         raise CabwError(f"level={wanted.level!r} is no level of the graph", expected=" or ".join(map(repr, LEVELS)))
-    if isinstance(wanted.expand, str) or not isinstance(wanted.expand, Iterable):
+    expand: object = wanted.expand
+    if isinstance(expand, str) or not isinstance(expand, Iterable):
         raise CabwError(
-            f"expand={wanted.expand!r} is " + ("one name" if isinstance(wanted.expand, str) else "no list"),
+            f"expand={expand!r} is " + ("one name" if isinstance(expand, str) else "no list"),
             expected="a list of names of modules",
-            try_=f'expand=["{wanted.expand}"]',
+            try_=f"expand={[str(expand)]!r}",
         )
     defaults = {field.name: field.default for field in fields(Wanted)}
     for option, level in _ONLY_AT.items():

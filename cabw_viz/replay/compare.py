@@ -38,10 +38,14 @@ def tolerance_for(dtype: torch.dtype, rtol: float | None = None, atol: float | N
     if (rtol is None) != (atol is None):
         raise CabwError(f"rtol={rtol}, atol={atol}", expected="both or none", try_="rtol=1e-4, atol=1e-5")
     if rtol is not None and atol is not None:
-        if not all(isinstance(given, int | float) and math.isfinite(given) and given >= 0 for given in (rtol, atol)):
+        if not all(map(_is_tolerance, (rtol, atol))):
             raise CabwError(f"rtol={rtol!r}, atol={atol!r}", expected="two numbers from 0", try_="rtol=1e-4, atol=1e-5")
         return Tolerance(rtol, atol)
     return Tolerance(*DEFAULTS.get(dtype, (0.0, 0.0)))
+
+
+def _is_tolerance(given: object) -> bool:
+    return isinstance(given, int | float) and math.isfinite(given) and given >= 0
 
 
 # torch.testing.assert_close, documented in its reference.

@@ -55,7 +55,7 @@ def lower(
     indices: list[int] = []
 
     def backward(*values: Any) -> list[Any]:
-        found = tracing.gradients(put_back(arguments, given, _merged(stand_ins, values)))
+        found = tracing.gradients(_wanting(arguments, put_back(arguments, given, _merged(stand_ins, values))))
         indices[:] = found
         return list(found.values())
 
@@ -71,12 +71,25 @@ def lower(
             traced = trace.run(backward, symbols)
         except Exception as error:
             raise refusal(tracing.place(), error, symbolic=symbolic) from error
+    _check_leaves(record, live, indices)
     names = [slot.name for slot, each in zip(given, stand_ins, strict=True) if _is_traced(each.value)]
     assembling = Assembling(traced, names, given)
     guards = Guards(tuple(map(_expected, given, stand_ins)), trace.guards, tied and symbolic)
     leaves = tuple(record.leaves[index].label for index in indices)
     parts = Parts(leaves, tuple(indices), guards, assembling.constants(), brought(record, live), Origin(record, live))
     return Lowered(traced, assembling.graph, parts)
+
+
+def _wanting(original: Arguments, stand_ins: Arguments) -> Arguments:
+    """The stand-ins, those of tensors that want a gradient wanting one too.
+
+    Some formulas ask a saved tensor whether it does, and leave out what is then not wanted (linalg_solve_backward,
+    linalg_lstsq_backward in torch/csrc/autograd/FunctionsManual.cpp).
+    """
+    for tensor, stand_in in zip(original.inputs, stand_ins.inputs, strict=True):
+        if isinstance(stand_in, torch.Tensor) and stand_in is not tensor and tensor.requires_grad:
+            stand_in.requires_grad_()
+    return stand_ins
 
 
 NUMBERS_ALONE = "isIntList()"
@@ -123,6 +136,17 @@ def _check_inputs(given: Sequence[Slot]) -> None:
                 expected="plain tensors",
                 try_="cap.replay(), which runs on the tensors as they are",
             )
+
+
+def _check_leaves(record: CaptureRecord, live: LiveCapture, found: Sequence[int]) -> None:
+    """Refuse a trace that lacks a gradient that your own run had: a formula went another way on stand-ins."""
+    lost = [record.leaves[index].label for index in live.reference if index not in found]
+    if lost:
+        raise CabwError(
+            f"this backward cannot be lowered: on stand-ins nothing flows to {', '.join(lost)}",
+            expected="the gradients of your own run",
+            try_="cap.replay(), which runs on real tensors",
+        )
 
 
 # -- the trace -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
 from cabw_viz.replay.formulas import FORMULAS, Formula, Operands
 from cabw_viz.replay.moving import Moving
 
@@ -23,6 +24,10 @@ IN_SINGLE_PRECISION: dict[str, tuple[str, ...]] = {
 }
 """What kernels that compute in half precision take in single precision, by the operator. The statistics of norms they
 take in half too on the CPU, and only so."""
+
+IN_THE_CAPTURED_DTYPE = frozenset({"aten._cudnn_rnn_backward.default", "aten.miopen_rnn_backward.default"})
+"""What takes bytes that its forward has left (`reserve`), which mean something in that one dtype only, and for which
+there is no formula here."""
 
 
 class Elsewhere(torch_adapter.UnnoticedMode):
@@ -61,6 +66,12 @@ class Elsewhere(torch_adapter.UnnoticedMode):
             if not _has_kernel(FORMULAS[name], operands) or (FORMULAS[name].workspace and self._moving.retypes):
                 self.computed[name] = None
                 return FORMULAS[name].compute(operands)
+        if name in IN_THE_CAPTURED_DTYPE and self._moving.retypes:
+            raise CabwError(
+                f"{name} takes bytes that its forward has left, which mean something in the captured dtype only",
+                expected="the dtype of the capture for this backward",
+                try_="torch.backends.cudnn.flags(enabled=False) around the forward",
+            )
         if name in IN_SINGLE_PRECISION and self._moving.target.dtype in _HALF:
             return func(**_with_single(IN_SINGLE_PRECISION[name], torch_adapter.operands(func, args, kwargs)))
         return func(*args, **kwargs)

@@ -11,7 +11,7 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.live import Arguments, LiveCapture, version_of
+from cabw_viz.live import Arguments, LiveCapture, memory_of, version_of
 from cabw_viz.record.model import CaptureRecord, LiftedInput
 from cabw_viz.replay.compiling import run_compiled
 from cabw_viz.replay.labels import input_label
@@ -224,8 +224,11 @@ def runnable(record: CaptureRecord, live: LiveCapture) -> tuple[torch.fx.GraphMo
     return live.graph, live.arguments
 
 
+BEFORE_THE_STEP = "parity before optimizer.step(), or capture(..., snapshot=True), which copies the inputs"
+
+
 def check_versions(record: CaptureRecord, arguments: Arguments) -> None:
-    """Refuse to run on tensors that were changed in place since the capture.
+    """Refuse to run on tensors that were changed in place, or given other memory, since the capture.
 
     Old gradients are let through: accumulation changes them, and a replay does not read them.
 
@@ -234,13 +237,25 @@ def check_versions(record: CaptureRecord, arguments: Arguments) -> None:
     """
     for row in record.inputs:
         tensor, before = arguments.inputs[row.index], arguments.versions[row.index]
+        _check_memory(record, row, arguments)
         if before is None or version_of(tensor) == before or is_old_gradient(record, row):
             continue
         raise CabwError(
             f"{input_label(record, row)} was changed in place since the backward was captured "
             f"(version {before} then, {version_of(tensor)} now)",
             expected="inputs as they were, or the replay would give other gradients",
-            try_="parity before optimizer.step(), or capture(..., snapshot=True), which copies the inputs",
+            try_=BEFORE_THE_STEP,
+        )
+
+
+def _check_memory(record: CaptureRecord, row: LiftedInput, arguments: Arguments) -> None:
+    before, now = arguments.memory[row.index], memory_of(arguments.inputs[row.index])
+    if before is not None and now is not None and now != before and not is_old_gradient(record, row):
+        raise CabwError(
+            f"{input_label(record, row)} has other memory than when the backward was captured: somebody has assigned "
+            "its .data, as model.to() does",
+            expected="inputs as they were, or the replay would give other gradients",
+            try_=BEFORE_THE_STEP,
         )
 
 

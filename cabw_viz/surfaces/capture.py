@@ -335,9 +335,9 @@ class Capture:
 
     def inspect(self, **traits: Any) -> Inspector:
         """The inspector of this capture alone; see `Session.inspect`."""
-        from cabw_viz.surfaces.inspector import Inspector
+        from cabw_viz.surfaces.inspector import opened
 
-        return Inspector(self._contents(), **traits)
+        return opened(self._contents(), traits)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the inspector of this capture to one HTML file; see `Session.to_html`.

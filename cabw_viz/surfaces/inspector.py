@@ -246,6 +246,24 @@ class Inspector(anywidget.AnyWidget):
         self.times = findings.pack_times(self.record, self.capture)
 
 
+def opened(contents: Contents, traits: Mapping[str, Any]) -> Inspector:
+    """The inspector, with traits as a user has asked for them.
+
+    Raises:
+        CabwError: there is no such trait, or not with such a value.
+    """
+    try_ = 'session.inspect(level="autograd", color_by="bytes")'
+    unknown = [name for name in traits if name not in Inspector.class_trait_names()]
+    if unknown:
+        raise CabwError(f"inspect() got {unknown[0]}={traits[unknown[0]]!r}", expected=SETTABLE, try_=try_)
+    try:
+        return Inspector(contents, **traits)
+    except traitlets.TraitError as error:
+        raise CabwError(f"inspect(): {str(error).rstrip('.')}", expected=SETTABLE, try_=try_) from None
+
+
+SETTABLE = "any of capture, selection, expanded, level, color_by, query"
+
 Shown = dict[str, object] | tuple[dict[str, object], dict[str, object]]
 """What IPython takes for an object's forms: by MIME type, and metadata beside them."""
 

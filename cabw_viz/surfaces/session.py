@@ -203,10 +203,13 @@ class Session:
 
         Args:
             traits: `capture`, `selection`, `level`, `expanded`, `color_by` and `query` to begin with.
-        """
-        from cabw_viz.surfaces.inspector import Inspector
 
-        return Inspector(self._contents(), **traits)
+        Raises:
+            CabwError: there is no such trait, or not with such a value.
+        """
+        from cabw_viz.surfaces.inspector import opened
+
+        return opened(self._contents(), traits)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the inspector with all captures to one HTML file that needs no kernel and no network.

@@ -62,10 +62,16 @@ def test_the_levels(session, level):
     assert session.inspect(level=level).level == level
 
 
-@pytest.mark.parametrize(("trait", "value"), [("level", "nodes"), ("color_by", "taste"), ("capture", "x")])
+@pytest.mark.parametrize(
+    ("trait", "value"),
+    [("level", "nodes"), ("color_by", "taste"), ("capture", "x"), ("capture", 9), ("colour", "kind")],
+)
 def test_what_a_trait_cannot_be_is_refused(session, trait, value):
-    with pytest.raises(traitlets.TraitError):
-        session.inspect(**{trait: value})
+    for shown in (session, session[0]):
+        with pytest.raises(CabwError, match=trait) as error:
+            shown.inspect(**{trait: value})
+        assert "selection, expanded, level" in error.value.expected
+        assert "session.inspect(" in error.value.try_
 
 
 def test_what_is_selected(session):
