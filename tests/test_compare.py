@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cabw_viz.errors import CabwError
 from cabw_viz.live import Gradient
-from cabw_viz.replay.compare import DEFAULTS, Tolerance, bitwise_equal, compare, tolerance_for
+from cabw_viz.replay.parity.compare import DEFAULTS, Tolerance, bitwise_equal, compare, tolerance_for
 
 EXACT = Tolerance(0.0, 0.0)
 FLOAT32 = Tolerance(1.3e-6, 1e-5)

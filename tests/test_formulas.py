@@ -10,7 +10,7 @@ from torch import nn
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.replay.formulas import FORMULAS
+from cabw_viz.replay.elsewhere.formulas import FORMULAS
 
 aten = torch.ops.aten
 BATCH, HEADS, QUERIES, KEYS, SIZE = 2, 4, 5, 7, 8

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from cabw_viz.replay.held_elsewhere import held_by
+from cabw_viz.replay.elsewhere.held_elsewhere import held_by
 
 TENSOR = torch.ones(2)
 NAMED_AS_AN_ATTRIBUTE = torch.ones(2)

@@ -10,9 +10,10 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.errors import CabwError
-from cabw_viz.replay import exact, judgement, measures, runner
-from cabw_viz.replay.exact import FULL, HALF, Distance, Precision, distance
-from cabw_viz.replay.target import Target
+from cabw_viz.replay import runner
+from cabw_viz.replay.elsewhere.target import Target
+from cabw_viz.replay.parity import exact, judgement, measures
+from cabw_viz.replay.parity.exact import FULL, HALF, Distance, Precision, distance
 from tests.test_parity import faulty, verdicts
 
 

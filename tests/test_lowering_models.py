@@ -10,7 +10,7 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.errors import CabwError
-from cabw_viz.replay.compare import bitwise_equal
+from cabw_viz.replay.parity.compare import bitwise_equal
 from tests import definitions
 from tests.test_lowering import assert_aten_alone, assert_same_as_the_run
 
@@ -234,7 +234,7 @@ def test_a_gradient_lost_on_stand_ins_is_no_lowered_graph(monkeypatch):
     a, b = torch.eye(5, requires_grad=True), torch.randn(5, 2, requires_grad=True)
     with cabw_viz.capture({"a": a, "b": b}) as session:
         torch.linalg.solve(a, b).sum().backward()
-    monkeypatch.setattr("cabw_viz.replay.lowering._wanting", lambda _, stand_ins: stand_ins)
+    monkeypatch.setattr("cabw_viz.replay.lowering.trace._wanting", lambda _, stand_ins: stand_ins)
     with pytest.raises(CabwError, match=r"on stand-ins nothing flows to a\.") as error:
         session[0].lower()
     assert error.value.expected

@@ -13,7 +13,7 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.errors import CabwError
-from cabw_viz.replay.lowered import Lowered
+from cabw_viz.replay.lowering.lowered import Lowered
 from tests.test_lowering import assert_same_as_the_run
 
 KEPT = torch.arange(12.0).view(4, 3)
@@ -312,7 +312,7 @@ def test_guards_beyond_one_dimension_are_told_in_full():
 
 def test_a_condition_of_several_sizes():
     """Trees of symbols, read off the inputs: by hand, since PyTorch decides which ones there are."""
-    from cabw_viz.replay.guards import Expected, Guards
+    from cabw_viz.replay.lowering.guards import Expected, Guards
 
     expected = (Expected("inputs_0", "", ("s0", "s1"), ("s1", "1"), torch.float32, torch.device("cpu")),)
     guards = Guards(expected, ("s0 * s1 == 6", "s0 != 1", "(s1 // 2) >= 1", "s9 == 4"))

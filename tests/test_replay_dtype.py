@@ -12,9 +12,9 @@ from torch import nn
 import cabw_viz
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.replay.moving import Moving
-from cabw_viz.replay.one_dtype import Elsewhere
-from cabw_viz.replay.target import Target
+from cabw_viz.replay.elsewhere.moving import Moving
+from cabw_viz.replay.elsewhere.one_dtype import Elsewhere
+from cabw_viz.replay.elsewhere.target import Target
 from tests import definitions
 
 SINGLE, HALF = torch.finfo(torch.float32).eps, torch.finfo(torch.bfloat16).eps

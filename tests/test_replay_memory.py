@@ -13,7 +13,7 @@ from torch import nn
 import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.replay import progress
-from cabw_viz.replay.moving import Moving
+from cabw_viz.replay.elsewhere.moving import Moving
 from tests.test_parity import faulty
 
 OUT = {

@@ -10,9 +10,9 @@ import torch
 from cabw_viz.live import Gradient
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.steps import StepCall
-from cabw_viz.replay.noise import Noise
-from cabw_viz.replay.observing import Observed
-from cabw_viz.replay.rounding import Roundings
+from cabw_viz.replay.whole_steps.noise import Noise
+from cabw_viz.replay.whole_steps.observing import Observed
+from cabw_viz.replay.whole_steps.rounding import Roundings
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64]
 

@@ -11,7 +11,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.live import LiveCapture
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import CaptureRecord, GraphNode, Touch
-from cabw_viz.replay.labels import input_label
+from cabw_viz.replay.elsewhere.labels import input_label
 from cabw_viz.replay.runner import Collecting, HookPolicy, run, said
 from cabw_viz.replay.watched import Watch, unwatched
 

@@ -13,13 +13,13 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.live import Arguments, LiveCapture, memory_of, version_of
 from cabw_viz.record.model import CaptureRecord, LiftedInput
-from cabw_viz.replay.compiling import run_compiled
-from cabw_viz.replay.labels import input_label
-from cabw_viz.replay.memory import memory_given_back
-from cabw_viz.replay.moving import is_out_of_memory
-from cabw_viz.replay.prepared import Prepared, prepared_at
+from cabw_viz.replay.elsewhere.compiling import run_compiled
+from cabw_viz.replay.elsewhere.labels import input_label
+from cabw_viz.replay.elsewhere.memory import memory_given_back
+from cabw_viz.replay.elsewhere.moving import is_out_of_memory
+from cabw_viz.replay.elsewhere.prepared import Prepared, prepared_at
+from cabw_viz.replay.elsewhere.target import HERE, Target
 from cabw_viz.replay.progress import NO_PROGRESS, Progress
-from cabw_viz.replay.target import HERE, Target
 
 HookPolicy = Literal["run", "drop", "refuse"]
 POLICIES: tuple[HookPolicy, ...] = ("run", "drop", "refuse")

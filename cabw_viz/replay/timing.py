@@ -19,8 +19,8 @@ from cabw_viz.errors import CabwError
 from cabw_viz.live import LiveCapture
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.replay.elsewhere.target import HERE, Target
 from cabw_viz.replay.runner import Collecting, HookPolicy, run
-from cabw_viz.replay.target import HERE, Target
 
 EMPTY_CALLS = 256
 """How many empty calls are timed, of which the quickest counts."""

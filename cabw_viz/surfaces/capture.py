@@ -11,14 +11,14 @@ from cabw_viz.analysis.drawing import Level
 from cabw_viz.places import cell_files
 from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.replay import audit as audit_of
-from cabw_viz.replay import divergence as divergence_of
-from cabw_viz.replay import parity as parity_of
-from cabw_viz.replay.lowered_nodes import lowered_nodes
-from cabw_viz.replay.lowering import lower
-from cabw_viz.replay.measures import measures_named
+from cabw_viz.replay.divergence import search as divergence_of
+from cabw_viz.replay.elsewhere.target import target_named
+from cabw_viz.replay.lowering.lowered_nodes import lowered_nodes
+from cabw_viz.replay.lowering.trace import lower
+from cabw_viz.replay.parity import gradients as parity_of
+from cabw_viz.replay.parity.measures import measures_named
+from cabw_viz.replay.parity.sides import Asked
 from cabw_viz.replay.runner import HookPolicy, replay
-from cabw_viz.replay.sides import Asked
-from cabw_viz.replay.target import target_named
 from cabw_viz.replay.timing import time_nodes
 from cabw_viz.surfaces.divergence import DivergenceReport
 from cabw_viz.surfaces.report import ParityReport
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cabw_viz.live import LiveCapture
     from cabw_viz.record.comparison import Comparison
     from cabw_viz.record.divergence import Divergence
-    from cabw_viz.replay.lowered import Lowered
+    from cabw_viz.replay.lowering.lowered import Lowered
     from cabw_viz.surfaces.inspector import Contents, Inspector, Shown
 
 EXAMPLE = 'cap.to_html("backward.html")'

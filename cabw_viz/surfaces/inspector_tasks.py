@@ -11,7 +11,7 @@ import torch
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import CaptureRecord
-from cabw_viz.replay.devices import devices_here
+from cabw_viz.replay.elsewhere.devices import devices_here
 from cabw_viz.replay.runner import HookPolicy
 
 TASKS = ("parity", "audit", "divergence", "lower", "times")

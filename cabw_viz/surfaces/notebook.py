@@ -114,7 +114,7 @@ class CabwMagics(Magics):
             _show_parity(session, options)
 
     def _session(self, options: Namespace) -> Session:
-        from cabw_viz.replay.target import target_named
+        from cabw_viz.replay.elsewhere.target import target_named
         from cabw_viz.surfaces.session import capture
 
         target_named(**commands.place(options))  # before the cell runs, which may take long, and not after it

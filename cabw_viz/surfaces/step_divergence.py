@@ -9,10 +9,10 @@ from cabw_viz import torch_adapter
 from cabw_viz.analysis import divergence as analysis
 from cabw_viz.record.kinds import GOOD
 from cabw_viz.record.steps import StepRun
-from cabw_viz.replay.observing import observe
-from cabw_viz.replay.random_state import RandomState
-from cabw_viz.replay.step_plan import COMPILED_AUTOGRAD, EAGER, Plan, Wanted, plan_of
-from cabw_viz.replay.subject import State
+from cabw_viz.replay.whole_steps.observing import observe
+from cabw_viz.replay.whole_steps.random_state import RandomState
+from cabw_viz.replay.whole_steps.step_plan import COMPILED_AUTOGRAD, EAGER, Plan, Wanted, plan_of
+from cabw_viz.replay.whole_steps.subject import State
 from cabw_viz.surfaces.session import capture
 from cabw_viz.surfaces.whole_steps import BACKENDS, ParityMatrix
 

@@ -9,8 +9,8 @@ from cabw_viz.analysis import steps
 from cabw_viz.analysis.steps import Finding
 from cabw_viz.errors import CabwError
 from cabw_viz.record.steps import StepMatrix
-from cabw_viz.replay.step_plan import Wanted, plan_of
-from cabw_viz.replay.whole_steps import compare_steps
+from cabw_viz.replay.whole_steps.comparing import compare_steps
+from cabw_viz.replay.whole_steps.step_plan import Wanted, plan_of
 from cabw_viz.surfaces.report import ParityReport
 from cabw_viz.views import html, steps_table
 from cabw_viz.views.steps import finding_lines, matrix_text

@@ -1,0 +1,1 @@
+"""The first step of a backward at which eager and the graph run again part."""

@@ -1,0 +1,190 @@
+"""From judged places in a graph to a row for each step, and to the steps at fault."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from cabw_viz.kept import Gradient, NodeGradients
+from cabw_viz.record.divergence import BETWEEN, Difference, DivergenceRow, NonFinite, Range
+from cabw_viz.record.kinds import GOOD, SEVERITY
+from cabw_viz.record.model import AutogradNode, CaptureRecord
+from cabw_viz.replay.divergence.gradient_places import GradientPlaces, Step
+from cabw_viz.replay.divergence.node_judging import Judged, range_of
+
+
+@dataclass
+class Findings:
+    """What was found at each place of a graph."""
+
+    places: GradientPlaces
+    kept: NodeGradients
+    followed: Mapping[str, Judged]
+    """What the graph had there when it ran."""
+    alone: Mapping[str, Judged] = field(default_factory=dict)
+    """What each step made of what the other side had; empty where nothing had differed."""
+    given: frozenset[str] = frozenset()
+    """The places at which the steps began with what the other side had."""
+
+    @property
+    def compared(self) -> int:
+        """How many gradients were compared; one that is looked at twice, when it is made and when it is taken, once."""
+        later = {name for step in self.places.steps if step.kind == "in_place_write" for name in step.makes}
+        return len(self.followed.keys() - later)
+
+    def is_clean(self, step: Step) -> bool:
+        """Whether a step was given the same on both sides."""
+        return all(name in self.given or self._agrees(name) for name in step.reads)
+
+    def _agrees(self, name: str) -> bool:
+        """Whether a gradient agrees; where it was not seen, whether those agree of which it is made."""
+        if name in self.alone:
+            return self.alone[name].agrees
+        maker = self.makers.get(name)
+        return maker is None or self.is_clean(maker)
+
+    def unseen_before(self, step: Step) -> list[Step]:
+        """The steps whose results only a later one shows."""
+        makers = (self.makers.get(name) for name in step.reads if name not in self.followed)
+        return [maker for maker in makers if maker is not None and maker.number]
+
+    def range_at(self, name: str, side: int) -> Range | None:
+        """The range of a gradient in the reference (0) or the candidate (1)."""
+        ranges = self.followed[name].ranges
+        if ranges is not None:
+            return ranges[side]
+        found = self.places.kept(name, self.kept)  # the same on both sides
+        return range_of(found[0].value) if found and isinstance(found[0], Gradient) else None
+
+    @cached_property
+    def makers(self) -> Mapping[str, Step]:
+        """The step that makes the gradient at each place."""
+        return {name: step for step in self.places.steps for name in step.makes}
+
+    def own(self, step: Step) -> Difference | None:
+        """A step's own difference; None where it is not known."""
+        if step.kind == "in_place_write":  # gradients that were one tensor in the run are not when steps run alone
+            agree = all(name not in self.followed or self.followed[name].agrees for name in step.reads)
+            return worst(self.followed, step.makes) if agree else None
+        if not self.alone:
+            return worst(self.followed, step.makes) if self._all_equal(step) else None
+        return worst(self.alone, step.makes) if self.is_clean(step) else None
+
+    def _all_equal(self, step: Step) -> bool:
+        judged = [self.followed[name] for name in step.reads if name in self.followed]
+        return all(found.difference.verdict == "bitwise" for found in judged)
+
+
+def worst(judged: Mapping[str, Judged], names: Iterable[str]) -> Difference | None:
+    """The worst difference at some places; None where nothing was judged."""
+    found = [judged[name].difference for name in names if name in judged]
+    return max(found, key=_badness, default=None)
+
+
+def _badness(difference: Difference) -> tuple[int, float]:
+    error = difference.max_rel_err
+    return SEVERITY.index(difference.verdict), -1.0 if error is None else error
+
+
+SIDES = ("reference", "candidate")
+
+Rows = tuple[tuple[DivergenceRow, ...], tuple[int, ...], tuple[NonFinite, ...]]
+
+
+def rows_of(record: CaptureRecord, findings: Findings) -> Rows:
+    """A row for each step and for each autograd node without one; the rows at fault; what makes NaN or infinity."""
+    steps = [step for step in _with_bare_nodes(record, findings.places) if _is_told(step, findings)]
+    rows = tuple(_row(record, step, findings) for step in steps)
+    culprits = tuple(i for i, row in enumerate(rows) if row.own is not None and row.own.verdict not in GOOD)
+    return rows, culprits, tuple(_nonfinite(steps, findings))
+
+
+def _is_told(step: Step, findings: Findings) -> bool:
+    """Whether a step has a row: all but the writes in place that nobody makes, or that both sides do."""
+    if step.kind != "in_place_write":
+        return True
+    own = findings.own(step)
+    return own is not None and own.verdict not in GOOD
+
+
+def _with_bare_nodes(record: CaptureRecord, places: GradientPlaces) -> list[Step]:
+    """The steps in their order, and at its place by number each autograd node that makes nothing."""
+    own = [step for step in places.steps if step.kind not in BETWEEN]
+    known = {step.number for step in own}
+    taken: dict[int, list[str]] = {}
+    for name, (side, number, _) in places.names.items():
+        if side == "into":
+            taken.setdefault(number, []).append(name)
+    steps = list(places.steps)
+    for node in record.autograd_nodes:
+        if node.number not in known:
+            at = bisect.bisect([step.number for step in own], node.number)
+            after = steps.index(own[at - 1]) + 1 if at else 0
+            bare = Step(node.kind, node.number, tuple(taken.get(node.number, ())), ())
+            steps.insert(after, bare)
+            own.insert(at, bare)
+    return steps
+
+
+def _row(record: CaptureRecord, step: Step, findings: Findings) -> DivergenceRow:
+    node = record.by_number[step.number]
+    into = worst(findings.followed, step.reads)
+    out = worst(findings.followed, step.makes)
+    own = findings.own(step) if step.makes else None
+    notes = dict.fromkeys(each.note for each in (own, out, into) if each is not None and each.note)
+    if own is not None and own.verdict not in GOOD:
+        for other in findings.unseen_before(step):
+            notes[f"or it is the {name_of(record, node, other)}, which was not seen apart from this"] = None
+    return DivergenceRow(
+        step.number,
+        step.kind,
+        name_of(record, node, step),
+        node.module,
+        node.visit,
+        node.line,
+        into,
+        out,
+        own,
+        "; ".join(notes),
+    )
+
+
+def name_of(record: CaptureRecord, node: AutogradNode, step: Step) -> str:
+    """What to call a step."""
+    label = record.label(node)
+    if step.kind == "gradient_sum":
+        return f"sum into {label}, input {step.input}"
+    if step.kind == "in_place_write":
+        return f"write in place to what {label} takes, input {step.input}"
+    if step.kind == "hook":
+        names = [hook.name for kind in dict.fromkeys(step.hooks) for hook in node.hooks if hook.kind == kind]
+        return f"{'hook' if len(names) == 1 else 'hooks'} {', '.join(names)} of {label}"
+    return label
+
+
+# -- NaN and infinity --------------------------------------------------------------------------------------------------
+
+
+def _nonfinite(steps: list[Step], findings: Findings) -> list[NonFinite]:
+    """The first step of each side that makes something that is not finite of what is."""
+    reference, candidate = (_first_nonfinite(steps, findings, side) for side in (0, 1))
+    if reference is not None and candidate is not None and reference.row == candidate.row:
+        return [NonFinite("both", candidate.row, candidate.into, candidate.out)]
+    return [each for each in (reference, candidate) if each is not None]
+
+
+def _first_nonfinite(steps: list[Step], findings: Findings, side: int) -> NonFinite | None:
+    if all(judged.finite[side] for judged in findings.followed.values()):
+        return None
+    for place, step in enumerate(steps):
+        seen = [name for name in step.makes if name in findings.followed]
+        wrong = [name for name in seen if not findings.followed[name].finite[side]]
+        reads = [name for name in step.reads if name in findings.followed]
+        if wrong and all(findings.followed[name].finite[side] for name in reads):
+            ranges = [found for name in reads if (found := findings.range_at(name, side)) is not None]
+            out = findings.range_at(wrong[0], side)
+            return NonFinite(SIDES[side], place, tuple(ranges), out or Range(math.nan, math.nan))
+    return None

@@ -1,0 +1,1 @@
+"""A captured graph on another device, in another dtype, under another backend."""

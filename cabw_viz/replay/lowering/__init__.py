@@ -1,0 +1,1 @@
+"""The captured graph as a graph of aten operators alone."""

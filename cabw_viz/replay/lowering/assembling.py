@@ -1,0 +1,134 @@
+"""The graph of a lowered backward, made of the one that was traced."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
+from cabw_viz.replay.lowering.lowered import META, Constant
+from cabw_viz.replay.lowering.signature import Slot
+
+
+class Assembling:
+    """The lowered graph, made of the traced one: plain names, no dead ops, copies of inputs that are written to.
+
+    Args:
+        traced: what PyTorch's tracer made; each op's `meta` says whose it is.
+        names: of its placeholders.
+        given: all inputs, those too that are numbers in the trace.
+
+    Raises:
+        CabwError: it calls what is no op of the dispatcher, or writes to what it did not make.
+    """
+
+    def __init__(self, traced: torch.fx.GraphModule, names: Sequence[str], given: Sequence[Slot]) -> None:
+        self._traced = traced
+        self.graph = torch.fx.Graph()
+        self._made: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._check_ops()
+        inputs = dict(zip(names, traced.graph.find_nodes(op="placeholder"), strict=True))
+        self._inputs(inputs, given)
+        self._body()
+        self.graph.eliminate_dead_code()
+
+    def constants(self) -> tuple[Constant, ...]:
+        """The tensors that the graph holds."""
+        found: dict[str, Constant] = {}
+        for node in self.graph.find_nodes(op="get_attr"):
+            value = getattr(self._traced, str(node.target))
+            user = next(iter(node.users), node)
+            found.setdefault(
+                str(node.target),
+                Constant(
+                    str(node.target),
+                    tuple(value.shape),
+                    str(value.dtype),
+                    self._label(user),
+                    isinstance(value, torch.nn.Parameter),
+                    torch_adapter.is_literal(node),
+                ),
+            )
+        return tuple(found.values())
+
+    def _label(self, node: torch.fx.Node) -> str:
+        meta = node.meta.get(META)
+        return "the graph" if meta is None else f"{meta['name']} (#{meta['autograd_node']})"
+
+    def _check_ops(self) -> None:
+        """Refuse what is no op of the dispatcher."""
+        for node in self._traced.graph.nodes:
+            if node.op in ("placeholder", "output", "get_attr") or node.target is operator.getitem:
+                continue
+            if torch_adapter.is_aten_call(node.target) or torch_adapter.is_size_arithmetic(node.target):
+                continue
+            raise CabwError(
+                f"this backward cannot be lowered: {self._label(node)} calls {node.target}, which is no aten op",
+                expected="ops of the dispatcher; a higher-order op has graphs of its own inside",
+                try_="cap.replay(), which runs it as it is",
+            )
+
+    def _inputs(self, inputs: dict[str, torch.fx.Node], given: Sequence[Slot]) -> None:
+        written = self._written()
+        for slot in given:
+            node = self.graph.placeholder(slot.name)
+            old = inputs.get(slot.name)
+            if old is None:
+                node.meta["val"] = slot.value
+                continue
+            node.meta.update({key: value for key, value in old.meta.items() if key in ("val", "tensor_meta")})
+            self._made[old] = node
+        for old, by in written.items():
+            copy = self.graph.call_function(torch.ops.aten.clone.default, (self._made[old],))
+            copy.meta.update({key: value for key, value in by.meta.items() if key != "tensor_meta"})
+            copy.meta["val"] = old.meta.get("val")
+            self._made[old] = copy
+
+    def _written(self) -> dict[torch.fx.Node, torch.fx.Node]:
+        """Inputs that the backward writes to, and the first node that does.
+
+        Raises:
+            CabwError: it writes to what is no input and was not made here.
+        """
+        found: dict[torch.fx.Node, torch.fx.Node] = {}
+        for node in self._traced.graph.nodes:
+            for place, name in torch_adapter.written_arguments(node.target):
+                target = node.args[place] if place < len(node.args) else node.kwargs.get(name)
+                for each in target if isinstance(target, list | tuple) else (target,):
+                    root = _root(each)
+                    if root is not None and root.op == "placeholder":
+                        found.setdefault(root, node)
+                    elif root is not None and root.op == "get_attr" and not torch_adapter.is_literal(root):
+                        raise CabwError(
+                            f"this backward cannot be lowered: {self._label(node)} writes to a tensor that is none of "
+                            f"its inputs ({node.target}): a side effect, which each run of the graph would repeat",
+                            expected="hooks and Functions that return what they compute",
+                            try_='hooks="drop" where it is a hook',
+                        )
+        return found
+
+    def _body(self) -> None:
+        for node in self._traced.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            if node.op == "output":
+                results = [self._made[each] for each in node.args[0]]
+                self.graph.output(results)
+                continue
+            self._made[node] = self.graph.node_copy(node, self._made.__getitem__)
+
+
+def _root(value: Any) -> torch.fx.Node | None:
+    """The input, constant or op that a tensor is a view of, or is itself."""
+    node = value if isinstance(value, torch.fx.Node) else None
+    while node is not None:
+        before = torch_adapter.viewed_argument(node) if node.op == "call_function" else None
+        if before is None:
+            return node
+        node = before
+    return None

@@ -1,0 +1,223 @@
+"""A backward as a graph of aten ops, and how to run it."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
+from cabw_viz.live import AUTOCAST_DEVICES, LiveCapture
+from cabw_viz.record.model import CaptureRecord
+from cabw_viz.replay.lowering.brought import Brought, brought, differing_structure
+from cabw_viz.replay.lowering.guards import Guards
+from cabw_viz.replay.lowering.signature import flat_values
+from cabw_viz.replay.runner import check_versions, runnable
+
+META = "cabw"
+"""Key in a node's `meta`: a dict with `autograd_node` (NodeCall number), `name`, `module`, `module_class`, `visit`,
+`line` (`file:line`, or empty) and `graph_node` (ordinal in the captured graph). Inputs and constants have none."""
+
+
+class CaptureLike(Protocol):
+    """A capture, as the package shows it."""
+
+    @property
+    def record(self) -> CaptureRecord:
+        """The plain data."""
+
+    @property
+    def live(self) -> LiveCapture:
+        """What it keeps alive."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that is an attribute of the graph: not lifted, because hooks or custom Functions reach it themselves."""
+
+    name: str
+    """Of the attribute."""
+    shape: tuple[int, ...]
+    dtype: str
+    label: str
+    """The autograd node that brought it: `ScaleBackward (#4)`."""
+    parameter: bool = False
+    """Whether it is an nn.Parameter; then it is that very one."""
+    literal: bool = False
+    """Whether the program wrote it down (`torch.tensor([1.0])`), to be copied whenever it runs."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that a lowered graph carries beside its nodes."""
+
+    leaves: tuple[str, ...]
+    indices: tuple[int, ...]
+    """Of the leaves, in the record."""
+    guards: Guards
+    constants: tuple[Constant, ...]
+    brought: tuple[Brought, ...]
+    origin: Origin
+
+
+class Origin:
+    """The capture that a graph was made of. It keeps nothing alive; copies share it, and pickles are without it."""
+
+    def __init__(self, record: CaptureRecord | None = None, live: LiveCapture | None = None) -> None:
+        self.record = record
+        self.reference = None if live is None else weakref.ref(live)
+
+    def get(self) -> tuple[CaptureRecord, LiveCapture]:
+        """The capture.
+
+        Raises:
+            CabwError: it is gone.
+        """
+        live = None if self.reference is None else self.reference()
+        if live is None or self.record is None:
+            raise CabwError(
+                "the capture that this graph was lowered from is gone, and its tensors with it",
+                expected="a session that is still there, and open",
+                try_="lowered(*inputs) with inputs of your own, or lowered.gradients(capture)",
+            )
+        return self.record, live
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Origin, ())
+
+
+class Lowered(torch.fx.GraphModule):
+    """A backward as an `fx.GraphModule` of aten ops: lifted tensors and sizes in, gradients out.
+
+    `lowered(*inputs)` takes what `example_inputs()` gives (`inputs_0`, …: tensors; `sizes_0`, …: ints; `packed_0`, …:
+    tensors that saved-tensor hooks packed) and returns a list of gradients, one for each of `leaves`. Guards are
+    checked first. It draws random numbers from the generators as they are, and runs without autograd and autocast.
+
+    Sizes are symbolic: inputs of another batch size give the gradients at that size. What Python decides by itself
+    (in a hook, in a custom Function's backward) was decided once, when the graph was made.
+
+    In each node's `meta`: `cabw` (see `META`), `stack_trace` and `nn_module_stack` as PyTorch's own tracers leave
+    them, `val`. Unpickled, it is a plain `fx.GraphModule`, without the checks.
+    """
+
+    def __init__(self, root: torch.nn.Module, graph: torch.fx.Graph, parts: Parts) -> None:
+        super().__init__(root, graph, class_name="Lowered")
+        self._carry(parts)
+
+    def _carry(self, parts: Parts) -> None:
+        self.leaves = parts.leaves
+        """Names of the gradients; a tied parameter's all in one: `wte.weight = lm_head.weight`."""
+        self.guards = parts.guards.texts
+        """What was taken for granted of the sizes, in words."""
+        self.constants = parts.constants
+        """Tensors that the graph holds as attributes."""
+        self._parts = parts
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lowered:
+        copied: Any = super().__deepcopy__(memo)  # of this class, though the stub names its base
+        copied._carry(self._parts)  # noqa: SLF001  # its own class
+        return copied  # type: ignore[no-any-return]  # as above
+
+    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+        """Check the guards, then run.
+
+        Raises:
+            CabwError: an input is not what the graph was made for; names it, with what was seen and expected.
+        """
+        if not torch.compiler.is_compiling():
+            self.check(*inputs)
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            for device in AUTOCAST_DEVICES:
+                if torch.amp.autocast_mode.is_autocast_available(device) and torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            found: list[torch.Tensor] = super().__call__(*inputs)
+        return found
+
+    def __repr__(self) -> str:
+        calls = sum(node.op == "call_function" for node in self.graph.nodes)
+        return f"Lowered({calls} calls, {len(self.leaves)} gradients, {len(self.guards)} guards)"
+
+    def check(self, *inputs: Any) -> None:
+        """Raise a CabwError where the inputs are not such as the graph was made for."""
+        self._parts.guards.check(inputs)
+
+    def example_inputs(self) -> tuple[Any, ...]:
+        """The captured inputs, not copied.
+
+        Raises:
+            CabwError: the session is closed or gone, or an input was changed in place since.
+        """
+        return flat_inputs(*self._parts.origin.get())
+
+    def gradients(self, capture: CaptureLike | None = None) -> dict[str, torch.Tensor]:
+        """Run on the inputs of a capture, and under its random state; its own capture unless another is given.
+
+        Args:
+            capture: one of the same backward, at whatever sizes.
+
+        Returns:
+            Gradients by name, a tied parameter's under each of its names.
+
+        Raises:
+            CabwError: it is a capture of another backward, or one for which this graph does not hold.
+        """
+        record, live = self._parts.origin.get() if capture is None else _captured(capture)
+        inputs = flat_inputs(record, live)
+        if self._parts.origin.reference is None or live is not self._parts.origin.reference():
+            self._check_like(record, live)
+        assert live.surroundings is not None  # set together with the arguments
+        with live.surroundings.restored(), torch_adapter.compiled_autograd_off():
+            found = self(*inputs)
+        pairs = zip(self._parts.indices, found, strict=True)
+        return {name: gradient for index, gradient in pairs for name in record.leaves[index].names}
+
+    def _check_like(self, record: CaptureRecord, live: LiveCapture) -> None:
+        """Refuse a capture that this graph is not the backward of."""
+        own = self._parts.origin.record
+        difference = None if own is None else differing_structure(own, record)
+        if difference is not None:
+            raise CabwError(
+                f"that capture is of another backward: {difference}",
+                expected="the same nodes in the same order, at whatever sizes",
+                try_="capture.lower(), which lowers that capture itself",
+            )
+        for constant in self.constants:
+            if not constant.parameter and not constant.literal:
+                raise CabwError(
+                    f"{constant.name} {constant.shape}, which {constant.label} reaches by itself, is a constant of the "
+                    "lowered graph and may be another tensor in that capture",
+                    expected="a backward whose hooks and Functions use lifted tensors alone (ctx.save_for_backward)",
+                    try_="capture.lower(), or lowered(*inputs) where you know that the constants hold",
+                )
+        for seen, before in zip(brought(record, live), self._parts.brought, strict=True):
+            if seen != before:
+                raise CabwError(
+                    f"{before.label} is {seen.value!r} in that capture, and {before.value!r} in the lowered graph",
+                    expected="the same values in what the trace does not lift",
+                    try_="capture.lower(), which lowers that capture itself",
+                )
+
+
+def flat_inputs(record: CaptureRecord, live: LiveCapture) -> tuple[Any, ...]:
+    """What a lowered graph takes, of a capture."""
+    _, arguments = runnable(record, live)
+    check_versions(record, arguments)
+    return tuple(flat_values(record, arguments))
+
+
+def _captured(capture: Any) -> tuple[CaptureRecord, LiveCapture]:
+    record, live = getattr(capture, "record", None), getattr(capture, "live", None)
+    if isinstance(record, CaptureRecord) and isinstance(live, LiveCapture):
+        return record, live
+    raise CabwError(
+        f"gradients() was called with a {type(capture).__name__}", expected="a capture", try_="gradients(session[0])"
+    )

@@ -1,0 +1,162 @@
+"""What a lowered graph takes: the lifted tensors and sizes of a capture, flat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
+from cabw_viz.live import Arguments
+from cabw_viz.record.model import AutogradNode, CaptureRecord, LiftedInput, LiftedUse
+from cabw_viz.replay.elsewhere.labels import input_label
+
+_DIMENSION = re.compile(r"\[\d+\]$|, dimension \d+$")
+"""What tells the dimension in a size's meaning: `self_sym_sizes[0]`, `gradient 1, dimension 0`."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One input of a lowered graph."""
+
+    name: str
+    """`inputs_3`, `sizes_0`, `packed_1`."""
+    label: str
+    """More about it: `(7, 8), saved by AddmmBackward0 (#4)`; empty where there is nothing to say."""
+    value: Any
+    """In the captured call: a tensor without history, or an int."""
+    fixed: bool = False
+    """Whether its sizes are the model's own: a parameter or a view of one; a size of a parameter's gradient."""
+    place: tuple[Any, ...] = ()
+    """For a size: its dimension and the shape that it belongs to, or what else it is."""
+
+
+def flat_values(record: CaptureRecord, arguments: Arguments) -> list[Any]:
+    """What a lowered graph takes: tensors, sizes, then tensors among what saved-tensor hooks packed."""
+    tensors = [_detached(record, row, arguments.inputs[row.index]) for row in _tensors(record, arguments)]
+    return tensors + list(map(size_of, arguments.sizes)) + [each.detach() for each in packed_tensors(arguments)]
+
+
+def slots(record: CaptureRecord, arguments: Arguments) -> list[Slot]:
+    """The same, with names and what is known of each."""
+    values = flat_values(record, arguments)
+    rows, sizes = _tensors(record, arguments), _sizes(record, arguments)
+    found = []
+    for row, value in zip(rows, values, strict=False):
+        fixed = _is_parameter(arguments.inputs[row.index])
+        found.append(Slot(f"inputs_{row.index}", _label(record, row), value, fixed))
+    for index, value in enumerate(values[len(rows) : len(rows) + len(arguments.sizes)]):
+        label, fixed, place = sizes.get(index, ("", False, ("size", index)))
+        found.append(Slot(f"sizes_{index}", label, value, fixed, place))
+    for index, value in enumerate(values[len(found) :]):
+        found.append(Slot(f"packed_{index}", f"{tuple(value.shape)}, packed by a hook", value))
+    return found
+
+
+def _tensors(record: CaptureRecord, arguments: Arguments) -> list[LiftedInput]:
+    """The lifted inputs that a graph computes with: not leaves and old gradients that are only accumulated into."""
+    return [
+        row
+        for row in record.inputs
+        if isinstance(arguments.inputs[row.index], torch.Tensor) and not _only_accumulated(record, row.graph_node)
+    ]
+
+
+def _label(record: CaptureRecord, row: LiftedInput) -> str:
+    return input_label(record, row).removeprefix(f"inputs[{row.index}] ")
+
+
+def _sizes(record: CaptureRecord, arguments: Arguments) -> dict[int, tuple[str, bool, tuple[Any, ...]]]:
+    """(label, fixed, place) of each lifted size. One that many nodes use is told, and placed, by the first."""
+    parameters = _accumulated_parameters(record, arguments)
+    described: dict[int, tuple[str, bool, tuple[Any, ...]]] = {}
+    for node in record.autograd_nodes:
+        shapes: dict[str, list[LiftedUse]] = {}
+        for use in node.lifted:
+            shapes.setdefault(_DIMENSION.sub("", use.meaning), []).append(use)
+        for field, uses in shapes.items():
+            values = tuple(use.value for use in uses)
+            fixed = _goes_to(record, node, field, values) in parameters
+            for dimension, use in enumerate(uses):
+                shape = "stride" not in field and _DIMENSION.search(use.meaning) is not None
+                place = (dimension, *values) if shape else (field, dimension, *values)
+                described.setdefault(use.size, (f"{use.meaning} of {node.name} (#{node.number})", fixed, place))
+    return described
+
+
+def _accumulated_parameters(record: CaptureRecord, arguments: Arguments) -> set[int]:
+    """Numbers of the nodes that accumulate into an nn.Parameter."""
+    return {
+        number
+        for row in record.inputs
+        if isinstance(arguments.inputs[row.index], torch.nn.Parameter)
+        for user in record.graph_nodes[row.graph_node].users
+        if record.graph_nodes[user].kind == "accumulate_grad"
+        and (number := record.graph_nodes[user].autograd_node) is not None
+    }
+
+
+def _goes_to(record: CaptureRecord, node: AutogradNode, field: str, shape: tuple[int, ...]) -> int | None:
+    """The accumulation that a gradient goes to, itself or with its dimensions in another order; None for others."""
+    if not field.startswith("gradient "):
+        return None
+    output = int(field.removeprefix("gradient "))
+    while True:
+        edge = next((each for each in node.edges if each.output == output), None)
+        target = None if edge is None else record.by_number.get(edge.target)
+        if target is None:
+            return None
+        if target.leaf is not None:
+            return target.number if sorted(record.leaves[target.leaf].shape) == sorted(shape) else None
+        if not target.name.startswith(REORDERING):
+            return None
+        node, output = target, 0
+
+
+REORDERING = ("TBackward", "TransposeBackward", "PermuteBackward")
+"""Nodes whose forward op gives dimensions another order."""
+
+
+def put_back(arguments: Arguments, given: Sequence[Slot], values: Sequence[Any]) -> Arguments:
+    """The arguments of the captured graph, with other values in the slots."""
+    by_name = dict(zip((slot.name for slot in given), values, strict=True))
+    packed = iter([by_name[f"packed_{index}"] for index in range(len(packed_tensors(arguments)))])
+    return replace(
+        arguments,
+        inputs=[by_name.get(f"inputs_{index}", value) for index, value in enumerate(arguments.inputs)],
+        sizes=[by_name[f"sizes_{index}"] for index in range(len(arguments.sizes))],
+        packed_data=torch_adapter.tree_map_only(torch.Tensor, lambda _: next(packed), arguments.packed_data),
+    )
+
+
+def _detached(record: CaptureRecord, row: LiftedInput, tensor: torch.Tensor) -> torch.Tensor:
+    try:
+        return tensor.detach()
+    except RuntimeError as error:
+        raise CabwError(
+            f"an input {_label(record, row)} cannot be used any more: {str(error).partition(' and ')[0]}",
+            expected="tensors that outlive the call; those inside torch.func.vmap and grad do not",
+        ) from error
+
+
+def size_of(size: Any) -> int:
+    """Sizes travel as `torch.empty(0, n)`; those not above 0 as they are."""
+    return int(size.shape[1]) if isinstance(size, torch.Tensor) else int(size)
+
+
+def packed_tensors(arguments: Arguments) -> list[torch.Tensor]:
+    """The tensors in what saved-tensor hooks packed."""
+    return [leaf for leaf in torch_adapter.tree_leaves(arguments.packed_data) if isinstance(leaf, torch.Tensor)]
+
+
+def _only_accumulated(record: CaptureRecord, graph_node: int) -> bool:
+    users = record.graph_nodes[graph_node].users
+    return all(record.graph_nodes[user].kind == "accumulate_grad" for user in users)
+
+
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    return any(isinstance(each, torch.nn.Parameter) for each in (tensor, torch_adapter.base_of(tensor)))

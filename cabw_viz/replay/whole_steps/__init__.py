@@ -1,0 +1,1 @@
+"""A user's whole steps, run in several ways and compared."""
