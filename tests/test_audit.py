@@ -468,10 +468,6 @@ def test_hooks_as_in_a_replay():
 
 
 def test_refusals_as_in_a_replay():
-    b = leaf(4, 3) * 2
-    b.retain_grad()
-    with pytest.raises(CabwError, match=r"MulBackward0 .* cpp_tensor_pre_hook"):
-        backward_of(b).audit()
     model = torch.nn.Linear(3, 2)
     x = torch.randn(4, 3)
     capture = captured(lambda: model(x).sum().backward(), model)

@@ -35,7 +35,6 @@ REFUSED = {
     "hook_enable_inside_backward": ("MulBackward0 (#2)", "accumulates into .grad"),
     "hook_multi_grad": ("AccumulateGrad c (#4)", "inside a backward call"),
     "hook_queue_callback": ("SinkBackward (#3)", "during backward pass"),
-    "hook_retain_grad": ("MulBackward0 (#3)", "a hook in C++"),
     "kind_fsdp2_one_rank": ("AddmmBackward0 (#3)", "during backward pass"),
     "kind_wrapper_subclass_compiled": ("GraphRoot (#0)", "is a TwoTensor"),
 }

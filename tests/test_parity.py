@@ -362,3 +362,22 @@ def test_real_definitions_are_bitwise_equal_to_eager(kind):
     again = session[0].replay()
     for name, gradient in plain.items():
         assert torch.equal(gradient, again[name]), name
+
+
+@pytest.mark.parametrize("hooks", ["run", "refuse", "drop"])
+def test_retained_gradients_stay_as_they_are(hooks):
+    torch.manual_seed(0)
+    weight = torch.randn(3, 2, requires_grad=True)
+    hidden = torch.randn(4, 3) @ weight
+    hidden.retain_grad()
+    with cabw_viz.capture({"weight": weight}) as session:
+        hidden.square().sum().backward()
+    kept, before = hidden.grad, hidden.grad.clone()
+    report = session[0].parity(hooks=hooks)
+    assert report.comparison.rows[0].verdict == "bitwise"
+    assert "in the replay 1 gradient kept by retain_grad() stayed as it was" in report.comparison.notes
+    assert session[0].parity(backend="aot_eager", hooks=hooks).ok
+    assert session[0].divergence(hooks=hooks).ok
+    assert torch.equal(session[0].lower(hooks=hooks).gradients()["weight"], weight.grad)
+    assert hidden.grad is kept
+    assert torch.equal(kept, before)

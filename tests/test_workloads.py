@@ -35,7 +35,6 @@ NO_SECOND_RUN = {
     "ho_vmap_over_grad": "PowBackward0",
     "hook_multi_grad": "AccumulateGrad",
     "hook_queue_callback": "SinkBackward",
-    "hook_retain_grad": "MulBackward0",
     "kind_fsdp2_one_rank": "AddmmBackward0",
 }
 """Captured, but PyTorch cannot run the graph outside of the engine; the node that the error names."""

@@ -82,7 +82,7 @@ def draw_lowered(record: CaptureRecord, *, only: frozenset[int] | None = None) -
         CabwError: The capture has not been lowered.
     """
     if not record.lowered:
-        raise CabwError("this capture has no graph of aten ops yet", try_="cap.lower() first, which makes it")
+        raise CabwError("this capture has no graph of aten ops yet", try_="cap.lower() first, or %cabw lower")
     return draw_graph(as_captured(record), only=only, level="aten")
 
 

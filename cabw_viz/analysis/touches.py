@@ -24,7 +24,7 @@ NAMED = 3
 
 _HOOKS: dict[HookKind, str] = {
     "tensor_pre_hook": "tensor hook",
-    "cpp_tensor_pre_hook": "hook in C++",
+    "cpp_tensor_pre_hook": "hook of retain_grad()",
     "pre_hook": "pre-hook",
     "post_hook": "post-hook",
     "post_acc_grad_hook": "post-accumulate hook",

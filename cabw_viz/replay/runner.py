@@ -12,6 +12,7 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.live import Arguments, LiveCapture, memory_of, version_of
+from cabw_viz.record.kinds import HookKind
 from cabw_viz.record.model import CaptureRecord, LiftedInput
 from cabw_viz.replay.elsewhere.compiling import run_compiled
 from cabw_viz.replay.elsewhere.labels import input_label
@@ -24,6 +25,10 @@ from cabw_viz.replay.progress import NO_PROGRESS, Progress
 HookPolicy = Literal["run", "drop", "refuse"]
 POLICIES: tuple[HookPolicy, ...] = ("run", "drop", "refuse")
 
+UNREFUSED: frozenset[HookKind] = frozenset({"unpack_hook", "cpp_tensor_pre_hook"})
+"""Unpacking is part of the backward. The only hook in C++ that compiled autograd traces is that of `retain_grad()`,
+which changes no gradient (CppFunctionSingleTensorPreHook; all others raise in FunctionPreHook::compiled_args)."""
+
 
 class Collecting(torch.fx.Interpreter):
     """Interprets a captured graph.
@@ -32,7 +37,7 @@ class Collecting(torch.fx.Interpreter):
     └─ call_function
        ├─ accumulate_grad  gradient collected under its autograd node's number; `.grad` untouched
        ├─ call_hook        post-accumulate hooks left out; the others run, or are left out with hooks="drop"
-       ├─ C++ hooks        left out with hooks="drop", otherwise refused beforehand
+       ├─ C++ hooks        left out: they are those of retain_grad(), which only look
        └─ everything else  as PyTorch would
     """
 
@@ -106,7 +111,7 @@ def replay(
     Args:
         record: the capture.
         live: what it keeps alive.
-        hooks: `run`, `drop`, or `refuse` (an error if there are any but unpack hooks).
+        hooks: `run`, `drop`, or `refuse` (an error if there are any but unpack hooks and those of `retain_grad()`).
         target: where, in which dtype, under which backend.
 
     Returns:
@@ -270,27 +275,23 @@ def is_old_gradient(record: CaptureRecord, row: LiftedInput) -> bool:
 
 
 def check_hooks(record: CaptureRecord, hooks: str) -> None:
-    """Refuse hooks that need a live engine, or all, as told.
+    """Refuse hooks where that was asked for.
 
     Raises:
         CabwError: names node and hook.
     """
     if hooks not in POLICIES:
         raise CabwError(f"hooks={hooks!r}", expected="one of " + ", ".join(map(repr, POLICIES)), try_='hooks="run"')
-    refused = {"run": ("cpp_tensor_pre_hook",), "drop": ()}.get(hooks)
+    if hooks != "refuse":
+        return
     for node in record.autograd_nodes:
-        for hook in node.hooks:
-            if hook.kind != "unpack_hook" and (refused is None or hook.kind in refused):
-                why = (
-                    "a hook in C++ (retain_grad() makes one) needs a live engine"
-                    if refused
-                    else "hooks were to be refused"
-                )
-                raise CabwError(
-                    f"{record.label(node)} (#{node.number}) carries a {hook.kind} {hook.name}; {why}",
-                    expected="hooks in Python, or none",
-                    try_='hooks="drop", which leaves hooks out; gradients then lack what they changed',
-                )
+        hook = next((hook for hook in node.hooks if hook.kind not in UNREFUSED), None)
+        if hook is not None:
+            raise CabwError(
+                f"{record.label(node)} (#{node.number}) carries a {hook.kind} {hook.name}; hooks were to be refused",
+                expected="no hooks",
+                try_='hooks="run", or hooks="drop", which leaves hooks out; gradients then lack what they changed',
+            )
 
 
 def said(error: Exception) -> str:

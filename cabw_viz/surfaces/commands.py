@@ -232,6 +232,23 @@ def times(shelf: Shelf, options: Namespace) -> object:
     return shelf.capture(options.session, options.capture).times(options.repeats, options.device)
 
 
+@magic_arguments("cabw held")
+@argument("--depth", metavar="N", type=int, help="parts of the modules' paths that count; default: all")
+@_CAPTURE
+@_SESSION
+def held(shelf: Shelf, options: Namespace) -> object:
+    """Show the bytes that each module keeps for its backward, the most first."""
+    return shelf.capture(options.session, options.capture).held(options.depth)
+
+
+@magic_arguments("cabw lower")
+@_CAPTURE
+@_SESSION
+def lower(shelf: Shelf, options: Namespace) -> object:
+    """Lower a captured graph to aten operators, which `%%cabw graph --level aten` then draws."""
+    return shelf.capture(options.session, options.capture).lower()
+
+
 @magic_arguments("cabw list")
 def list_(shelf: Shelf, _options: Namespace) -> object:
     """List the sessions in reach and their captures."""
@@ -267,6 +284,8 @@ COMMANDS: dict[str, Command] = {
     "times": times,
     "parity": parity,
     "divergence": divergence,
+    "held": held,
+    "lower": lower,
     "list": list_,
     "close": close,
     "help": help_,

@@ -112,6 +112,15 @@ def test_touches_says_what_was_found_and_shows_the_table(captured):
     assert captured.ok("%cabw touches --session clean --phase graph_pass").result.result.empty
 
 
+def test_lower_makes_what_the_level_aten_draws(captured):
+    captured.ok("%%cabw --name made\n" + BACKWARD)
+    cap = captured["made"][0]
+    lowered = captured.ok("%cabw lower --session made").result.result
+    assert sorted(lowered.leaves) == sorted(leaf.label for leaf in cap.record.leaves)
+    assert captured.ok("%cabw graph --level aten --session made").result.result.drawing.level == "aten"
+    assert captured.ok("%cabw held --session made --depth 1").result.result.equals(cap.held(1))
+
+
 def test_times_shows_the_slowest_first_and_keeps_the_seconds(captured):
     captured.ok("%%cabw --name timed\n" + BACKWARD)
     frame = captured.ok("%cabw times --session timed --repeats 1").result.result
@@ -141,13 +150,13 @@ def test_help_of_one_command(shell):
 WRONG = {
     "%cabw grph": (
         "%cabw has no command 'grph'",
-        "Expected: graph, touches, times, parity, divergence, list, close, help.",
+        "Expected: graph, touches, times, parity, divergence, held, lower, list, close, help.",
         "Try: %cabw graph.",
     ),
     "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, touches, times, parity"),
     "%cabw graph --lvl fx": ("unrecognized arguments: --lvl fx", "Expected: %cabw graph [--level LEVEL]"),
     "%cabw graph --level nonsense": ("invalid choice: 'nonsense'", "module", "autograd", "fx", "aten"),
-    "%cabw graph --level aten": ("no graph of aten ops yet", "cap.lower()"),
+    "%cabw graph --level aten": ("no graph of aten ops yet", "%cabw lower"),
     "%cabw graph --focus nonsense": ("focus names 'nonsense'", "a module's path such as '"),
     "%cabw graph --color-by time": ("color_by='time'", "cap.times()"),
     "%cabw graph --depth deep": ("argument --depth: invalid int value: 'deep'",),

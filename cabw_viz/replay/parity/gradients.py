@@ -81,7 +81,8 @@ def notes(record: CaptureRecord, hooks: HookPolicy) -> Sequence[str]:
     """What a reader of the comparison must know."""
     kinds = [hook.kind for node in record.autograd_nodes for hook in node.hooks]
     later, unpack = kinds.count("post_acc_grad_hook"), kinds.count("unpack_hook")
-    others = len(kinds) - later - unpack
+    retained = kinds.count("cpp_tensor_pre_hook")
+    others = len(kinds) - later - unpack - retained
     found = []
     if record.run == "user" and any(hook.kind.startswith("post") for hook in _accumulate_hooks(record)):
         found.append("hooks that follow an accumulation may have changed .grad before it was read")
@@ -89,6 +90,8 @@ def notes(record: CaptureRecord, hooks: HookPolicy) -> Sequence[str]:
         found.append(f"in the replay {counted(others, 'hook')} {'ran again' if hooks == 'run' else 'did not run'}")
     if unpack:
         found.append(f"in the replay {counted(unpack, 'saved-tensor hook')} unpacked again")
+    if retained:
+        found.append(f"in the replay {counted(retained, 'gradient')} kept by retain_grad() stayed as it was")
     if later:
         found.append(f"in the replay {counted(later, 'post-accumulate hook')} did not run")
     if not record.leaves:
