@@ -58,9 +58,7 @@ def test_out_of_memory_while_moving_names_the_tensor(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(Moving, "_copied", copied)
-    with pytest.raises(
-        CabwError, match=r"when inputs\[0\] \(\), the gradient .* begins with was being moved: CUDA out"
-    ):
+    with pytest.raises(CabwError, match=r"when inputs\[0\] \(\), given to GraphRoot .* was being moved: CUDA out"):
         capture.replay(dtype="float64")
     monkeypatch.undo()
     assert capture.replay(dtype="float64")["0.weight"].dtype is torch.float64

@@ -12,7 +12,8 @@ def input_label(record: CaptureRecord, row: LiftedInput) -> str:
     if row.view_of:
         return f"{' = '.join(row.view_of)} (seen through inputs[{row.index}], a view {row.shape} of it)"
     node = record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
-    if node is not None and node.kind == "graph_root":
-        return f"inputs[{row.index}] {row.shape}, the gradient that the call begins with"
-    origin = f", saved by {node.name} (#{node.number})" if node is not None else ""
+    if node is None:
+        return f"inputs[{row.index}] {row.shape}"
+    how = "given to" if node.kind == "graph_root" else "saved by"  # the gradient that the call begins with
+    origin = f", {how} {node.name} (#{node.number})"
     return f"inputs[{row.index}] {row.shape}{origin}"
