@@ -118,6 +118,11 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if not (can_be_fingerprinted(one) and can_be_fingerprinted(other)):
         return False
+    return equal_bits(one, other)
+
+
+def equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two dense tensors of one shape and dtype hold the same bits. Raises where their bits cannot be read."""
     if one.is_complex():
         one, other = (torch.view_as_real(resolved(side.detach())) for side in (one, other))
     elif one.is_neg() or other.is_neg():

@@ -11,19 +11,7 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
-from cabw_viz.kept import Gradient, NodeGradients, detached_copy, strides_of
-
-__all__ = [
-    "Arguments",
-    "Gradient",
-    "LiveCapture",
-    "Surroundings",
-    "copied",
-    "detached_copy",
-    "memory_of",
-    "strides_of",
-    "version_of",
-]
+from cabw_viz.kept import Gradient, NodeGradients
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 

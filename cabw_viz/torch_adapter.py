@@ -1130,15 +1130,18 @@ def aot_placeholders(node: Any) -> tuple[str, ...]:
 
 # -- running a graph elsewhere -------------------------------------------------------------------------------
 
-SCALAR_TYPES: dict[int, torch.dtype] = {
-    5: torch.float16,
-    6: torch.float32,
-    7: torch.float64,
-    8: torch.complex32,
-    9: torch.complex64,
-    10: torch.complex128,
-    15: torch.bfloat16,
-}
+# By number, as c10/core/ScalarType.h counts them; torch.bits* and the integers below 8 bits cannot have gradients.
+DTYPES = (
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4"),
+    *("bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
+    *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"),
+    *(f"uint{bits}" for bits in range(1, 8)),
+    *(f"int{bits}" for bits in range(1, 8)),
+    *("float8_e8m0fnu", "float4_e2m1fn_x2"),
+)
+_WITH_DIGITS = ("float16", "float32", "float64", "complex32", "complex64", "complex128", "bfloat16")
+SCALAR_TYPES = {number: getattr(torch, name) for number, name in enumerate(DTYPES) if name in _WITH_DIGITS}
 """The numbers that a graph holds for dtypes (c10/core/ScalarType.h). Elsewhere in it the same number is a dim or a
 size: what it means can be told by its place alone."""
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cabw_viz.errors import CabwError
-from cabw_viz.live import Gradient
+from cabw_viz.kept import Gradient
 from cabw_viz.replay.parity.compare import DEFAULTS, Tolerance, bitwise_equal, compare, tolerance_for
 
 EXACT = Tolerance(0.0, 0.0)

@@ -13,7 +13,7 @@ from torch._dynamo import compiled_autograd
 
 import cabw_viz
 from cabw_viz.errors import CabwError
-from cabw_viz.live import Gradient, strides_of
+from cabw_viz.kept import Gradient, strides_of
 from cabw_viz.replay.parity.compare import bitwise_equal, metadata_differences
 from tests import corpus
 from tests.corpus import load, observe

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cabw_viz.live import Gradient
+from cabw_viz.kept import Gradient
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.steps import StepCall
 from cabw_viz.replay.whole_steps.noise import Noise

@@ -27,8 +27,6 @@ class Crossing:
     """Number of the one beyond it."""
     entering: bool
     """Whether the gradient flows into the part."""
-    output: int
-    input: int
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Cut:
                 if edge.target in self.whole.by_number and (node.number in inside) != (edge.target in inside):
                     entering = edge.target in inside
                     ends = (edge.target, node.number) if entering else (node.number, edge.target)
-                    yield Crossing(*ends, entering, edge.output, edge.input)
+                    yield Crossing(*ends, entering)
 
 
 def cut(

@@ -170,7 +170,7 @@ class Capture:
                 the backend or PyTorch cannot run the graph; memory ran out.
         """
         target = target_named(device, dtype, backend)
-        found = replay(self.record, self._captured.live, hooks=hooks, target=target)
+        found = replay(self.record, self.live, hooks=hooks, target=target)
         return {name: gradient for index, gradient in found.items() for name in self.record.leaves[index].names}
 
     def parity(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
@@ -208,7 +208,7 @@ class Capture:
         """
         target = target_named(device, dtype, backend)
         asked = Asked(hooks, rtol, atol, target, exact, measures_named(measures))
-        comparison = parity_of.parity(self.record, self._captured.live, asked)
+        comparison = parity_of.parity(self.record, self.live, asked)
         self.compared = comparison
         return ParityReport(comparison)
 
@@ -320,7 +320,7 @@ class Capture:
         Raises:
             CabwError: as `replay`, and where a tensor of a subclass (DTensor) is met, which cannot be watched.
         """
-        touches = audit_of.audit(self.record, self._captured.live, hooks=hooks)
+        touches = audit_of.audit(self.record, self.live, hooks=hooks)
         others = tuple(touch for touch in self.record.touches if touch.phase != "execution")
         watched = tuple(dict.fromkeys((*self.record.watched, "execution")))
         self._captured.record = replace(self.record, touches=others + touches, watched=watched)

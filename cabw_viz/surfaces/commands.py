@@ -54,6 +54,13 @@ def variable(text: str) -> str:
     return text
 
 
+_HOOKS = argument(
+    "--hooks",
+    choices=HOOKS,
+    metavar="HOOKS",
+    default=HOOKS[0],
+    help="of the graph: run (again; default), drop or refuse",
+)
 _SESSION = argument("--session", metavar="NAME", help="the variable that holds the session; default: the last %%%%cabw")
 _CAPTURE = argument(
     "--capture", metavar="N", type=int, default=-1, help="which capture of the session, from 0; default: the last"
@@ -160,13 +167,7 @@ def graph(shelf: Shelf, options: Namespace) -> object:
 @argument("--save", metavar="PATH", help="write the report to PATH instead: csv, html, svg or txt")
 @argument("--rtol", type=float, help="relative tolerance, with --atol; default: torch.testing's for the dtype")
 @argument("--atol", type=float, help="tolerance in units of the gradient's largest element, with --rtol")
-@argument(
-    "--hooks",
-    choices=HOOKS,
-    metavar="HOOKS",
-    default=HOOKS[0],
-    help="of the graph: run (again; default), drop or refuse",
-)
+@_HOOKS
 @_CAPTURE
 @_SESSION
 def parity(shelf: Shelf, options: Namespace) -> object:
@@ -191,13 +192,7 @@ def parity(shelf: Shelf, options: Namespace) -> object:
 @_BACKEND
 @argument("--rtol", type=float, help="relative tolerance, with --atol, final then; default: torch.testing's")
 @argument("--atol", type=float, help="tolerance in units of a gradient's largest element, with --rtol")
-@argument(
-    "--hooks",
-    choices=HOOKS,
-    metavar="HOOKS",
-    default=HOOKS[0],
-    help="of the graph: run (again; default), drop or refuse",
-)
+@_HOOKS
 @_CAPTURE
 @_SESSION
 def divergence(shelf: Shelf, options: Namespace) -> object:

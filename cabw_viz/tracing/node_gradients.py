@@ -38,6 +38,7 @@ from cabw_viz.kept import (
     same_bits,
     strides_of,
 )
+from cabw_viz.live import version_of
 from cabw_viz.record.model import AutogradNode
 from cabw_viz.tracing.walk import ROOT, Walk
 
@@ -60,7 +61,8 @@ class _Seen(NamedTuple):
 
     tensor: Callable[[], Any]
     """A weak reference; the engine keeps a tensor that it has not passed on yet, and its Python object with it."""
-    version: int
+    version: int | None
+    """None where it keeps no count."""
     kept: Kept
 
 
@@ -191,7 +193,7 @@ class NodeWatch:
             for source, seen in zip(inputs, entered, strict=False):
                 view = _view(gradient, source, seen)
                 if view is not None:
-                    return _Seen(weakref.ref(gradient), _version(gradient), view)
+                    return _Seen(weakref.ref(gradient), version_of(gradient), view)
         return self._copy(row, gradient)
 
     # -- keeping ------------------------------------------------------------------------------------------------
@@ -207,14 +209,14 @@ class NodeWatch:
 
     def _is_still(self, gradient: Any, earlier: _Seen) -> bool:
         """Whether a gradient is the tensor that was seen before, and holds what it held then."""
-        if earlier.tensor() is not gradient or earlier.version < 0 or earlier.version != _version(gradient):
+        if earlier.tensor() is not gradient or earlier.version is None or earlier.version != version_of(gradient):
             return False
         if not self._suspicious:
             return True
         return isinstance(earlier.kept, Gradient) and same_bits(gradient, earlier.kept.value)
 
     def _copy(self, row: AutogradNode, gradient: Any) -> _Seen:
-        return _Seen(weakref.ref(gradient), _version(gradient), self._kept(row, gradient))
+        return _Seen(weakref.ref(gradient), version_of(gradient), self._kept(row, gradient))
 
     def _kept(self, row: AutogradNode, gradient: Any) -> Any:
         if gradient is None:
@@ -238,14 +240,9 @@ def _unseen(*gradients: Sequence[Any]) -> AbstractContextManager[Any]:
     return torch_adapter.below_modes() if plain else nullcontext()
 
 
-def _version(tensor: Any) -> int:
-    """How often a tensor was written to; -1 where it keeps no count."""
-    return -1 if tensor.is_inference() else torch_adapter.version(tensor)
-
-
 def _view(gradient: torch.Tensor, source: Any, seen: _Seen | None) -> Kept | None:
     """What was kept of a node's input, seen as its output, if that is a view of it and nothing was written since."""
-    if source is None or seen is None or not isinstance(seen.kept, Gradient) or seen.version < 0:
+    if source is None or seen is None or not isinstance(seen.kept, Gradient) or seen.version is None:
         return None
     kept = seen.kept.value
     dense = type(gradient) is type(source) is torch.Tensor and gradient.layout is source.layout is torch.strided
@@ -256,7 +253,7 @@ def _view(gradient: torch.Tensor, source: Any, seen: _Seen | None) -> Kept | Non
     marks = gradient.is_conj() or gradient.is_neg() or source.is_conj() or source.is_neg()
     # A copy has the strides of what it was made of only if that was dense; then it spans just its own elements.
     spans = kept.stride() == source.stride() and offset >= 0 and reach < source.numel() and 0 not in kept.stride()
-    if marks or not spans or 0 in gradient.size() or _version(source) != seen.version:
+    if marks or not spans or 0 in gradient.size() or version_of(source) != seen.version:
         return None
     view = kept.as_strided(gradient.size(), gradient.stride(), kept.storage_offset() + offset)
     return Gradient(view, strides_of(gradient))

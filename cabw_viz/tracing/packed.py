@@ -19,16 +19,8 @@ from typing import Any
 
 import torch
 
-# By number, as c10/core/ScalarType.h counts them; torch.bits* and the integers below 8 bits cannot have gradients.
-DTYPES = (
-    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
-    *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4"),
-    *("bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
-    *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"),
-    *(f"uint{bits}" for bits in range(1, 8)),
-    *(f"int{bits}" for bits in range(1, 8)),
-    *("float8_e8m0fnu", "float4_e2m1fn_x2"),
-)
+from cabw_viz.torch_adapter import DTYPES
+
 # c10/core/Layout.h and c10/core/MemoryFormat.h
 LAYOUTS = ("strided", "sparse_coo", "sparse_csr", "_mkldnn", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged")
 MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")

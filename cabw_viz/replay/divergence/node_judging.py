@@ -18,6 +18,7 @@ from cabw_viz.live import version_of
 from cabw_viz.record.divergence import Difference, Range
 from cabw_viz.record.kinds import GOOD
 from cabw_viz.replay.parity.compare import Tolerance, compare, plain, tolerance_for
+from cabw_viz.replay.whole_steps import noise
 
 EMPTY = Range(0.0, 0.0)
 
@@ -220,7 +221,7 @@ def brought_together(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[
 
 def coarsest(*dtypes: torch.dtype) -> torch.dtype:
     """The dtype with the fewest digits; whole numbers have more than any other."""
-    return max(dtypes, key=rounding)
+    return noise.coarsest(dtypes) or dtypes[0]
 
 
 def rounding(dtype: torch.dtype) -> float:

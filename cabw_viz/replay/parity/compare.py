@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from cabw_viz.errors import CabwError
-from cabw_viz.live import Gradient
+from cabw_viz.kept import Gradient, equal_bits
 from cabw_viz.record.comparison import Element, GradientComparison
 from cabw_viz.record.kinds import Verdict
-
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -145,12 +143,7 @@ def first_element(picked: torch.Tensor, reference: torch.Tensor, candidate: torc
 
 def bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two dense tensors of one shape and dtype hold the same bits; -0.0 is not 0.0."""
-    if a.is_conj() or b.is_conj() or a.is_neg() or b.is_neg():
-        a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
-    if a.is_complex():
-        a, b = torch.view_as_real(a), torch.view_as_real(b)
-    bits = _BITS[a.element_size()]
     try:
-        return torch.equal(a.contiguous().view(bits), b.contiguous().view(bits))
+        return equal_bits(a, b)
     except (RuntimeError, TypeError):  # a tensor subclass without this view
         return torch.equal(a, b)

@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 
 from cabw_viz.errors import CabwError
-from cabw_viz.live import Gradient, LiveCapture, strides_of
+from cabw_viz.kept import Gradient, strides_of
+from cabw_viz.live import LiveCapture
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.elsewhere.target import HERE, Target

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from cabw_viz.live import Gradient
+from cabw_viz.kept import Gradient
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.kinds import Verdict
 from cabw_viz.record.steps import StepCall

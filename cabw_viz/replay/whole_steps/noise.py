@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from cabw_viz.live import Gradient
+from cabw_viz.kept import Gradient
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.steps import StepCall
 from cabw_viz.replay.parity.compare import plain

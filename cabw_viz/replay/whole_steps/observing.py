@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cabw_viz.live import Gradient, detached_copy, strides_of
+from cabw_viz.kept import Gradient, detached_copy, strides_of
 from cabw_viz.record.kinds import Compared
 from cabw_viz.replay.whole_steps.subject import Subject
 
