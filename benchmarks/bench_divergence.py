@@ -19,7 +19,7 @@ import cabw_viz
 from benchmarks.measure import cpu_seconds, header, interleaved, transformer
 from cabw_viz.tracing.extract import autograd_nodes
 from cabw_viz.tracing.node_gradients import Budget, NodeWatch
-from cabw_viz.tracing.walk import walk
+from cabw_viz.tracing.node_numbering import walk
 
 torch.set_num_threads(1)
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that it runs as a sc
 
 import cabw_viz
 from benchmarks.measure import Measured, cpu_seconds, header, interleaved, transformer
-from cabw_viz.tracing.attempt import Attempt
+from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.provenance import Provenance
 
 torch.set_num_threads(1)
@@ -44,7 +44,7 @@ def ratio(side: Measured, base: Measured) -> float:
 def main() -> None:
     """Measure and print."""
     model, batch = transformer(layers=12, width=768)
-    look = Attempt.look
+    look = BackwardTrace.look
     nodes = []
 
     def step(lines: bool, seen: bool, backward: bool) -> float:
@@ -52,12 +52,12 @@ def main() -> None:
         session = cabw_viz.capture(model, lines=lines)
         if not seen:
             session._recorder.provenance = Blind(model, lines=False)
-            Attempt.look = lambda _: None
+            BackwardTrace.look = lambda _: None
         try:
             with session:
                 seconds = cpu_seconds(lambda: run(backward))
         finally:
-            Attempt.look = look
+            BackwardTrace.look = look
         if backward:
             nodes.append((len(session[0].record.autograd_nodes), len(session[0].record.graph_nodes)))
         session.close()

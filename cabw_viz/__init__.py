@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cabw_viz import testing
     from cabw_viz.surfaces.notebook import load_ipython_extension, unload_ipython_extension
     from cabw_viz.surfaces.session import capture
-    from cabw_viz.surfaces.whole_steps import compare
+    from cabw_viz.surfaces.step_report import compare
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
 
 _HOMES = {
     "capture": "cabw_viz.surfaces.session",
-    "compare": "cabw_viz.surfaces.whole_steps",
+    "compare": "cabw_viz.surfaces.step_report",
     "load_ipython_extension": "cabw_viz.surfaces.notebook",
     "unload_ipython_extension": "cabw_viz.surfaces.notebook",
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cabw_viz.surfaces.step_divergence import first_divergences
-from cabw_viz.surfaces.whole_steps import ParityMatrix, compare
+from cabw_viz.surfaces.step_report import ParityMatrix, compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -430,7 +430,7 @@ def modes_are_on() -> bool:
 # -- saved fields of autograd nodes --------------------------------------------------------------------------
 
 _SAVED_FROM_OUTPUTS = ("S_sym_argsize_minus_1", "max_k", "max_q", "max_seqlen_batch_k", "max_seqlen_batch_q")
-"""The numbers that some nodes save from outputs (derivatives.yaml of 2.13), packed behind the rest. Elsewhere fields of
+"""The numbers that some nodes save from outputs (derivatives.yaml of 2.13), packed behind the rest. Other fields of
 these names may be inputs."""
 
 
@@ -1142,7 +1142,7 @@ DTYPES = (
 )
 _WITH_DIGITS = ("float16", "float32", "float64", "complex32", "complex64", "complex128", "bfloat16")
 SCALAR_TYPES = {number: getattr(torch, name) for number, name in enumerate(DTYPES) if name in _WITH_DIGITS}
-"""The numbers that a graph holds for dtypes (c10/core/ScalarType.h). Elsewhere in it the same number is a dim or a
+"""The numbers that a graph holds for dtypes (c10/core/ScalarType.h). RetargetMode in it the same number is a dim or a
 size: what it means can be told by its place alone."""
 
 _OPTIONS_DTYPE, _METADATA_GRAD_DTYPE = 3, 3

@@ -20,8 +20,9 @@
     const both = [background, over(getComputedStyle(element).color, background)].map(luminance);
     return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
   };
-  const hasText = (element) => [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+  const hasText = (element) =>
+    [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
   return [...document.querySelectorAll(".cabw *")]
     .filter((element) => hasText(element) && !element.closest("svg, style") && element.checkVisibility())
     .map((element) => [contrast(element), `${element.tagName} ${element.textContent.slice(0, 60)}`]);
-}
+};

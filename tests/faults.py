@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cabw_viz.replay.runner import Collecting
+from cabw_viz.replay.runner import GradientCollector
 
 Fault = Callable[[torch.Tensor], torch.Tensor]
 
@@ -45,7 +45,7 @@ FAULTS: tuple[Fault, ...] = (scaled, dropped, transposed, with_a_nan)
 @contextlib.contextmanager
 def planted(node: str, fault: Fault) -> Iterator[list[str]]:
     """Every replay's graph node of this name gives its result with a fault in it; yields a name for each time."""
-    original, done = Collecting.call_function, []
+    original, done = GradientCollector.call_function, []
 
     def call_function(self, target, args, kwargs):
         result = original(self, target, args, kwargs)
@@ -59,7 +59,7 @@ def planted(node: str, fault: Fault) -> Iterator[list[str]]:
         return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Collecting, "call_function", call_function)
+        patch.setattr(GradientCollector, "call_function", call_function)
         yield done
 
 

@@ -14,8 +14,8 @@ import torch
 
 import cabw_viz
 from cabw_viz.errors import CabwError
+from cabw_viz.numerics.compare import bitwise_equal
 from cabw_viz.replay.audit import audited
-from cabw_viz.replay.parity.compare import bitwise_equal
 from cabw_viz.replay.runner import replay
 from tests import corpus
 from tests.corpus import observe

@@ -531,14 +531,14 @@ def test_a_failure_of_ours_is_a_warning_and_a_bare_record(monkeypatch):
 
 
 def test_a_failure_of_ours_before_the_trace_is_a_warning_too(monkeypatch):
-    from cabw_viz.tracing import attempt
+    from cabw_viz.tracing import backward_trace
 
     def broken(*args):
         raise ZeroDivisionError("ours")
 
     net = model()
     expected = eager_gradients(net)
-    monkeypatch.setattr(attempt, "walk", broken)
+    monkeypatch.setattr(backward_trace, "walk", broken)
     with cabw_viz.capture(net) as session, pytest.warns(CabwWarning, match="ours"):
         net(data()).square().sum().backward()
     assert_equal(gradients(net), expected)

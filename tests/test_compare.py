@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cabw_viz.errors import CabwError
-from cabw_viz.kept import Gradient
-from cabw_viz.replay.parity.compare import DEFAULTS, Tolerance, bitwise_equal, compare, tolerance_for
+from cabw_viz.numerics.compare import DEFAULTS, Tolerance, bitwise_equal, compare, tolerance_for
+from cabw_viz.runtime.gradient_snapshots import Gradient
 
 EXACT = Tolerance(0.0, 0.0)
 FLOAT32 = Tolerance(1.3e-6, 1e-5)

@@ -14,7 +14,7 @@ from torch import nn
 import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison, GradientComparison
-from cabw_viz.surfaces.report import ParityReport
+from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.views.error_picture import error_picture, groups, in_depth, standalone
 from tests import records
 

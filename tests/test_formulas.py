@@ -10,14 +10,14 @@ from torch import nn
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.replay.elsewhere.formulas import FORMULAS
+from cabw_viz.replay.placement.decompositions import DECOMPOSITIONS
 
 aten = torch.ops.aten
 BATCH, HEADS, QUERIES, KEYS, SIZE = 2, 4, 5, 7, 8
 
 
 def formula(name):
-    return FORMULAS[f"aten.{name}_backward.default"].compute
+    return DECOMPOSITIONS[f"aten.{name}_backward.default"].compute
 
 
 def close(found, expected):
@@ -150,6 +150,6 @@ def test_batch_norm():
 
 
 def test_the_names_are_operators():
-    for name in FORMULAS:
+    for name in DECOMPOSITIONS:
         packet = name.removeprefix("aten.").removesuffix(".default")
         assert hasattr(getattr(aten, packet), "default")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from cabw_viz.replay.elsewhere.held_elsewhere import held_by
+from cabw_viz.replay.placement.closure_tensors import tensors_held_by
 
 TENSOR = torch.ones(2)
 NAMED_AS_AN_ATTRIBUTE = torch.ones(2)
@@ -85,16 +85,16 @@ NOTHING = {
 @pytest.mark.parametrize("name", HOLDING)
 def test_holding(name):
     function, label = HOLDING[name]
-    assert [(found, tensor.shape) for found, tensor in held_by(function)] == [(label, TENSOR.shape)]
+    assert [(found, tensor.shape) for found, tensor in tensors_held_by(function)] == [(label, TENSOR.shape)]
 
 
 @pytest.mark.parametrize("name", NOTHING)
 def test_holding_nothing(name):
-    assert list(held_by(NOTHING[name])) == []
+    assert list(tensors_held_by(NOTHING[name])) == []
 
 
 def test_a_function_that_closes_over_itself_ends():
     def hook(grad):
         return hook(grad)
 
-    assert list(held_by(hook)) == []
+    assert list(tensors_held_by(hook)) == []

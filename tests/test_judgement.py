@@ -10,10 +10,11 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.errors import CabwError
+from cabw_viz.numerics import float64_distance, measures
+from cabw_viz.numerics.float64_distance import FULL, HALF, Distance, Precision, distance
 from cabw_viz.replay import runner
-from cabw_viz.replay.elsewhere.target import Target
-from cabw_viz.replay.parity import exact, judgement, measures
-from cabw_viz.replay.parity.exact import FULL, HALF, Distance, Precision, distance
+from cabw_viz.replay.parity import noise_runs
+from cabw_viz.replay.placement.target import Target
 from tests.test_parity import faulty, verdicts
 
 
@@ -111,7 +112,7 @@ def test_what_rounding_the_saved_values_does_is_no_fault(monkeypatch):
         (w * factor).sin().sum().backward()
     report = session[0].parity(dtype="bfloat16")
     assert report.ok, report
-    monkeypatch.setattr(judgement._Further, "_by_rounding_what_was_saved", lambda self, how: None)
+    monkeypatch.setattr(noise_runs.NoiseRuns, "_by_rounding_what_was_saved", lambda self, how: None)
     assert not session[0].parity(dtype="bfloat16").ok
 
 
@@ -185,8 +186,10 @@ def test_errors_are_those_against_the_float64_replay():
 
 def test_no_float64_run_where_all_is_bitwise_unless_asked_for(monkeypatch):
     capture, runs = captured(transformer(torch.float32)), []
-    original = runner.Collecting.__init__
-    monkeypatch.setattr(runner.Collecting, "__init__", lambda self, *args: (runs.append(1), original(self, *args))[1])
+    original = runner.GradientCollector.__init__
+    monkeypatch.setattr(
+        runner.GradientCollector, "__init__", lambda self, *args: (runs.append(1), original(self, *args))[1]
+    )
     assert capture.parity().frame["reference_err"].isna().all()
     assert len(runs) == 1
     assert capture.parity(exact=True).frame["reference_err"].notna().all()
@@ -257,15 +260,16 @@ def test_tf32_counts_as_half_precision():
     assert Precision(torch.bfloat16, torch.bfloat16, (True, True)).unit == torch.finfo(torch.bfloat16).eps
     record = captured(convolutions()).record
     cuda, cpu = (Target(torch.device(kind)) for kind in ("cuda", "cpu"))
-    assert exact.precision(record, [torch.ones(1)], cuda).tf32 == (False, torch.backends.cudnn.allow_tf32)
-    assert exact.precision(record, [torch.ones(1)], cpu).tf32 == (False, False)
-    assert exact.precision(captured(transformer(torch.float32)).record, [torch.ones(1)], cuda).tf32 == (False, False)
+    assert float64_distance.precision(record, [torch.ones(1)], cuda).tf32 == (False, torch.backends.cudnn.allow_tf32)
+    assert float64_distance.precision(record, [torch.ones(1)], cpu).tf32 == (False, False)
+    plain = captured(transformer(torch.float32)).record
+    assert float64_distance.precision(plain, [torch.ones(1)], cuda).tf32 == (False, False)
 
 
 def test_perturbation_is_of_the_size_of_rounding_and_leaves_arguments_alone():
     x = torch.linspace(1, 2, 1000, dtype=torch.float64)
     kept = x.clone()
-    with exact.Perturbed(2.0**-10):
+    with float64_distance.PerturbedResults(2.0**-10):
         y = x * 3
         viewed = x.view(10, 100)
         counted = (x > 1.5).sum()

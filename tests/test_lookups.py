@@ -14,7 +14,7 @@ from torch.fx.passes.shape_prop import ShapeProp
 
 import cabw_viz
 from cabw_viz.record.model import Touch
-from cabw_viz.tracing.lookups import DELETED, Lookups
+from cabw_viz.tracing.deleted_meta import DELETED, Lookups
 from tests.test_corpus import identity, on_the_version_read
 
 

@@ -13,8 +13,8 @@ from torch._dynamo import compiled_autograd
 
 import cabw_viz
 from cabw_viz.errors import CabwError
-from cabw_viz.kept import Gradient, strides_of
-from cabw_viz.replay.parity.compare import bitwise_equal, metadata_differences
+from cabw_viz.numerics.compare import bitwise_equal, metadata_differences
+from cabw_viz.runtime.gradient_snapshots import Gradient, strides_of
 from tests import corpus
 from tests.corpus import load, observe
 from tests.test_audit import PROGRAMS

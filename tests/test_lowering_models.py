@@ -10,7 +10,7 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.errors import CabwError
-from cabw_viz.replay.parity.compare import bitwise_equal
+from cabw_viz.numerics.compare import bitwise_equal
 from tests import definitions
 from tests.test_lowering import assert_aten_alone, assert_same_as_the_run
 

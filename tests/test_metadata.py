@@ -13,9 +13,9 @@ from torch._dynamo import compiled_autograd
 import cabw_viz
 from cabw_viz.analysis.recapture import changes, explain, node_changes, ranges, size_change
 from cabw_viz.record.model import AutogradNode, Baked, LiftedUse
-from cabw_viz.tracing.fields import UNKNOWN, align
+from cabw_viz.tracing.ivalue_packer import DTYPES, LAYOUTS, MEMORY_FORMATS, parts
 from cabw_viz.tracing.metadata import Reader
-from cabw_viz.tracing.packed import DTYPES, LAYOUTS, MEMORY_FORMATS, parts
+from cabw_viz.tracing.saved_field_names import UNKNOWN, align
 from tests import corpus, records
 from tests.corpus import observe
 from tests.test_corpus import on_the_version_read

@@ -11,7 +11,7 @@ import torch
 
 import cabw_viz
 from cabw_viz.errors import CabwError, CabwWarning
-from cabw_viz.kept import Fingerprint, Gradient, fingerprint
+from cabw_viz.runtime.gradient_snapshots import Fingerprint, Gradient, fingerprint
 from cabw_viz.tracing import node_gradients
 
 

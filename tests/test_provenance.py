@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 import cabw_viz
-from cabw_viz.tracing.walk import walk
+from cabw_viz.tracing.node_numbering import walk
 from tests import leftovers
 from tests.definitions import MODELS
 

@@ -12,9 +12,9 @@ from torch import nn
 import cabw_viz
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.replay.elsewhere.moving import Moving
-from cabw_viz.replay.elsewhere.one_dtype import Elsewhere
-from cabw_viz.replay.elsewhere.target import Target
+from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
+from cabw_viz.replay.placement.retarget_mode import RetargetMode
+from cabw_viz.replay.placement.target import Target
 from tests import definitions
 
 SINGLE, HALF = torch.finfo(torch.float32).eps, torch.finfo(torch.bfloat16).eps
@@ -148,7 +148,7 @@ def test_a_kernel_whose_bytes_mean_something_in_one_dtype_is_not_called_in_anoth
             called.append(args)
 
     weights, reserve = torch.randn(3), torch.zeros(8, dtype=torch.uint8)
-    mode = Elsewhere(Moving(Target(dtype=dtype), [weights, reserve]))
+    mode = RetargetMode(DeviceDtypeMap(Target(dtype=dtype), [weights, reserve]))
     with pytest.raises(CabwError, match="captured dtype only") if refused else contextlib.nullcontext():
         mode.__torch_dispatch__(Kernel(), (), (weights, reserve))
     assert bool(called) is not refused

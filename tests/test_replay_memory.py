@@ -13,7 +13,7 @@ from torch import nn
 import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.replay import progress
-from cabw_viz.replay.elsewhere.moving import Moving
+from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
 from tests.test_parity import faulty
 
 OUT = {
@@ -57,7 +57,7 @@ def test_out_of_memory_while_moving_names_the_tensor(monkeypatch):
     def copied(self, tensor):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(Moving, "_copied", copied)
+    monkeypatch.setattr(DeviceDtypeMap, "_copied", copied)
     with pytest.raises(CabwError, match=r"when inputs\[0\] \(\), given to GraphRoot .* was being moved: CUDA out"):
         capture.replay(dtype="float64")
     monkeypatch.undo()

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cabw_viz.kept import Gradient
+from cabw_viz.numerics.perturb import Roundings
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.steps import StepCall
-from cabw_viz.replay.whole_steps.noise import Noise
-from cabw_viz.replay.whole_steps.observing import Observed
-from cabw_viz.replay.whole_steps.rounding import Roundings
+from cabw_viz.replay.steps.eager_noise import Noise
+from cabw_viz.replay.steps.observing import Observed
+from cabw_viz.runtime.gradient_snapshots import Gradient
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64]
 

@@ -8,8 +8,8 @@ from cabw_viz.analysis import steps
 from cabw_viz.record.comparison import Element, GradientComparison
 from cabw_viz.record.steps import StepCall, StepMatrix, StepRun
 from cabw_viz.views.html import matrix_html
-from cabw_viz.views.steps import matrix_text
 from cabw_viz.views.steps_table import DETAILS, details_frame, matrix_frame, matrix_styler
+from cabw_viz.views.steps_text import matrix_text
 from tests.test_html import HOSTILE, TAME, Page
 
 

@@ -8,20 +8,20 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.live import LiveCapture
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import CaptureRecord, GraphNode, Touch
-from cabw_viz.replay.elsewhere.labels import input_label
-from cabw_viz.replay.runner import Collecting, HookPolicy, run, said
+from cabw_viz.replay.placement.labels import input_label
+from cabw_viz.replay.runner import GradientCollector, HookPolicy, run, said
 from cabw_viz.replay.watched import Watch, unwatched
+from cabw_viz.runtime.capture_state import CaptureState
 
 
-class Auditing(Collecting):
+class Auditing(GradientCollector):
     """Interprets a captured graph on watched tensors.
 
     call_function   reads count while a node's call runs, and not in between; tensors go watched from node to node,
     │               but plain into what goes before a compiled region's backward, which checks their class
-    └─ Collecting   as in a replay
+    └─ GradientCollector   as in a replay
     """
 
     def __init__(self, graph: torch.fx.GraphModule, record: CaptureRecord, hooks: HookPolicy) -> None:
@@ -61,7 +61,7 @@ class Auditing(Collecting):
         return row.kind not in PLUMBING
 
 
-def audit(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run") -> tuple[Touch, ...]:
+def audit(record: CaptureRecord, live: CaptureState, *, hooks: HookPolicy = "run") -> tuple[Touch, ...]:
     """Run a captured graph once on watched tensors; see `replay` for what is left out and what fires again.
 
     Returns:
@@ -74,7 +74,7 @@ def audit(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run"
 
 
 def audited(
-    record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run"
+    record: CaptureRecord, live: CaptureState, *, hooks: HookPolicy = "run"
 ) -> tuple[tuple[Touch, ...], dict[int, torch.Tensor]]:
     """An audit, and the gradients of its run by leaf."""
     watches: list[Watch] = []

@@ -29,7 +29,7 @@ _listener: ContextVar[Listener | None] = ContextVar("cabw_viz_progress", default
 
 
 @contextmanager
-def heard_by(listener: Listener) -> Iterator[None]:
+def progress_to(listener: Listener) -> Iterator[None]:
     """Within the block, progress is told to this function and shown nowhere else."""
     token = _listener.set(listener)
     try:

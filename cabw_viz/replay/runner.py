@@ -11,16 +11,16 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.live import Arguments, LiveCapture, memory_of, version_of
 from cabw_viz.record.kinds import HookKind
 from cabw_viz.record.model import CaptureRecord, LiftedInput
-from cabw_viz.replay.elsewhere.compiling import run_compiled
-from cabw_viz.replay.elsewhere.labels import input_label
-from cabw_viz.replay.elsewhere.memory import memory_given_back
-from cabw_viz.replay.elsewhere.moving import is_out_of_memory
-from cabw_viz.replay.elsewhere.prepared import Prepared, prepared_at
-from cabw_viz.replay.elsewhere.target import HERE, Target
+from cabw_viz.replay.placement.compiled import run_compiled
+from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
+from cabw_viz.replay.placement.labels import input_label
+from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
+from cabw_viz.replay.placement.runnable_graph import RunnableGraph, prepared_at
+from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.progress import NO_PROGRESS, Progress
+from cabw_viz.runtime.capture_state import Arguments, CaptureState, memory_of, version_of
 
 HookPolicy = Literal["run", "drop", "refuse"]
 POLICIES: tuple[HookPolicy, ...] = ("run", "drop", "refuse")
@@ -30,7 +30,7 @@ UNREFUSED: frozenset[HookKind] = frozenset({"unpack_hook", "cpp_tensor_pre_hook"
 which changes no gradient (CppFunctionSingleTensorPreHook; all others raise in FunctionPreHook::compiled_args)."""
 
 
-class Collecting(torch.fx.Interpreter):
+class GradientCollector(torch.fx.Interpreter):
     """Interprets a captured graph.
 
     run_node               an error becomes a CabwError that names graph node and autograd node
@@ -47,7 +47,7 @@ class Collecting(torch.fx.Interpreter):
         self.rows = dict(zip((node.name for node in graph.graph.nodes), record.graph_nodes, strict=True))
         self.current: torch.fx.Node | None = None
         self.progress = NO_PROGRESS
-        self.target = HERE
+        self.target = AS_CAPTURED
         self.collected: dict[int, Any] = {}
         """Gradient by number of the accumulate node, or of the node whose entering gradient was wanted."""
 
@@ -101,7 +101,7 @@ class Collecting(torch.fx.Interpreter):
 
 
 def replay(
-    record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run", target: Target = HERE
+    record: CaptureRecord, live: CaptureState, *, hooks: HookPolicy = "run", target: Target = AS_CAPTURED
 ) -> dict[int, torch.Tensor]:
     """Run a captured graph again, op by op on eager kernels unless the target has another backend.
 
@@ -136,16 +136,20 @@ class Replayed:
     """Operators without a kernel at the target, which were computed by their formula."""
 
 
-def replayed(record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run", target: Target = HERE) -> Replayed:
+def replayed(
+    record: CaptureRecord, live: CaptureState, *, hooks: HookPolicy = "run", target: Target = AS_CAPTURED
+) -> Replayed:
     """Run a captured graph again at a target, by its backend; see `replay`."""
     ready = prepared(record, live, target, hooks)
     if target.compiles:
         ran = run_compiled(record, ready, hooks=hooks == "run")
         return Replayed(gradients(record, ran.collected, ran.returned), ran.graphs, ready.computed)
-    return Replayed(interpreted(record, ready, Collecting, hooks), None, ready.computed)
+    return Replayed(interpreted(record, ready, GradientCollector, hooks), None, ready.computed)
 
 
-def prepared(record: CaptureRecord, live: LiveCapture, target: Target = HERE, hooks: HookPolicy = "run") -> Prepared:
+def prepared(
+    record: CaptureRecord, live: CaptureState, target: Target = AS_CAPTURED, hooks: HookPolicy = "run"
+) -> RunnableGraph:
     """The graph and what to run it on, at a target: nodes by the same names in the same order as in the record.
 
     Raises:
@@ -159,10 +163,10 @@ def prepared(record: CaptureRecord, live: LiveCapture, target: Target = HERE, ho
 
 def run(
     record: CaptureRecord,
-    live: LiveCapture,
-    interpreter_type: Callable[[torch.fx.GraphModule, CaptureRecord, HookPolicy], Collecting],
+    live: CaptureState,
+    interpreter_type: Callable[[torch.fx.GraphModule, CaptureRecord, HookPolicy], GradientCollector],
     hooks: HookPolicy,
-    target: Target = HERE,
+    target: Target = AS_CAPTURED,
 ) -> dict[int, torch.Tensor]:
     """Run a captured graph in an interpreter of some kind, at a target; see `replay`. The backend is not looked at."""
     return interpreted(record, prepared(record, live, target, hooks), interpreter_type, hooks)
@@ -170,17 +174,17 @@ def run(
 
 def interpreted(
     record: CaptureRecord,
-    ready: Prepared,
-    interpreter_type: Callable[[torch.fx.GraphModule, CaptureRecord, HookPolicy], Collecting],
+    ready: RunnableGraph,
+    interpreter_type: Callable[[torch.fx.GraphModule, CaptureRecord, HookPolicy], GradientCollector],
     hooks: HookPolicy,
 ) -> dict[int, torch.Tensor]:
     """Run a graph that is ready in an interpreter of some kind."""
     interpreter = interpreter_type(ready.graph, record, hooks)
     interpreter.target = ready.target
     with (
-        memory_given_back(lambda: f"{interpreter.place()} was running", ready.target.device),
+        oom_as_cabw_error(lambda: f"{interpreter.place()} was running", ready.target.device),
         Progress(len(record.graph_nodes), "replay") as interpreter.progress,
-        ready.surrounded(),
+        ready.execution_context(),
     ):
         try:
             returned = interpreter.run(*ready.given)
@@ -208,7 +212,7 @@ def by_leaf(record: CaptureRecord, collected: dict[int, Any], returned: Sequence
     return found
 
 
-def runnable(record: CaptureRecord, live: LiveCapture) -> tuple[torch.fx.GraphModule, Arguments]:
+def runnable(record: CaptureRecord, live: CaptureState) -> tuple[torch.fx.GraphModule, Arguments]:
     """The graph and what to run it on.
 
     Raises:

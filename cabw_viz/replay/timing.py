@@ -16,11 +16,11 @@ import torch
 import torch.fx
 
 from cabw_viz.errors import CabwError
-from cabw_viz.live import LiveCapture
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import CaptureRecord
-from cabw_viz.replay.elsewhere.target import HERE, Target
-from cabw_viz.replay.runner import Collecting, HookPolicy, run
+from cabw_viz.replay.placement.target import AS_CAPTURED, Target
+from cabw_viz.replay.runner import GradientCollector, HookPolicy, run
+from cabw_viz.runtime.capture_state import CaptureState
 
 EMPTY_CALLS = 256
 """How many empty calls are timed, of which the quickest counts."""
@@ -36,11 +36,11 @@ class Times:
     """Seconds of the quickest whole run, the interpreter's own part included."""
 
 
-class _Timing(Collecting):
+class _Timing(GradientCollector):
     """Interprets a captured graph with a clock.
 
     call_function   times the call, and waits for the accelerator where tensors are on one
-    └─ Collecting   as in a replay
+    └─ GradientCollector   as in a replay
     """
 
     wait: Callable[[], None]
@@ -77,11 +77,11 @@ class _Timing(Collecting):
 
 def time_nodes(
     record: CaptureRecord,
-    live: LiveCapture,
+    live: CaptureState,
     *,
     repeats: int = 3,
     hooks: HookPolicy = "run",
-    target: Target = HERE,
+    target: Target = AS_CAPTURED,
 ) -> Times:
     """Run a captured graph several times and keep each autograd node's best; see `replay` for what else it does.
 
@@ -111,7 +111,7 @@ def check_repeats(repeats: Any) -> None:
 
 
 def _timed_run(
-    record: CaptureRecord, live: LiveCapture, hooks: HookPolicy, target: Target
+    record: CaptureRecord, live: CaptureState, hooks: HookPolicy, target: Target
 ) -> tuple[dict[int, float], float]:
     """Seconds by number of the autograd node, and of the whole run."""
     made: list[_Timing] = []

@@ -27,9 +27,9 @@ import torch
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.places import culprit
 from cabw_viz.record.kinds import Toucher
 from cabw_viz.record.model import Touch
+from cabw_viz.runtime.stack_frames import responsible_frame
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -62,7 +62,7 @@ class Watch:
         """Something was read now."""
         if not self.active or self._stop is None:
             return
-        whose, where = culprit(sys._getframe(1), self._stop, torch_adapter.only_passes_on)  # noqa: SLF001  # documented
+        whose, where = responsible_frame(sys._getframe(1), self._stop, torch_adapter.only_passes_on)  # noqa: SLF001  # documented
         by: Toucher = "user" if whose == "user" else "kernel"
         for attribute in attributes:
             self._seen[(*self._node, attribute, by, where)] += 1

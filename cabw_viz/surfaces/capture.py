@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cabw_viz.analysis.coloring import ColorBy, Figures, Measured
 from cabw_viz.analysis.drawing import Level
-from cabw_viz.places import cell_files
+from cabw_viz.numerics.measures import measures_named
 from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.replay import audit as audit_of
 from cabw_viz.replay.divergence import search as divergence_of
-from cabw_viz.replay.elsewhere.target import target_named
 from cabw_viz.replay.lowering.lowered_nodes import lowered_nodes
 from cabw_viz.replay.lowering.trace import lower
-from cabw_viz.replay.parity import gradients as parity_of
-from cabw_viz.replay.parity.measures import measures_named
-from cabw_viz.replay.parity.sides import Asked
+from cabw_viz.replay.parity import comparison as parity_of
+from cabw_viz.replay.parity.gradient_pairs import ParityOptions
+from cabw_viz.replay.placement.target import target_named
 from cabw_viz.replay.runner import HookPolicy, replay
 from cabw_viz.replay.timing import time_nodes
-from cabw_viz.surfaces.divergence import DivergenceReport
-from cabw_viz.surfaces.report import ParityReport
+from cabw_viz.runtime.stack_frames import cell_files
+from cabw_viz.surfaces.divergence_report import DivergenceReport
+from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.tracing.recorder import Captured
 from cabw_viz.views import tables
 from cabw_viz.views.files import path_named, written
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from cabw_viz.live import LiveCapture
     from cabw_viz.record.comparison import Comparison
     from cabw_viz.record.divergence import Divergence
     from cabw_viz.replay.lowering.lowered import Lowered
+    from cabw_viz.runtime.capture_state import CaptureState
     from cabw_viz.surfaces.inspector import Contents, Inspector, Shown
 
 EXAMPLE = 'cap.to_html("backward.html")'
@@ -207,7 +207,7 @@ class Capture:
             CabwError: as `replay`, and where the user's own run left no reference.
         """
         target = target_named(device, dtype, backend)
-        asked = Asked(hooks, rtol, atol, target, exact, measures_named(measures))
+        asked = ParityOptions(hooks, rtol, atol, target, exact, measures_named(measures))
         comparison = parity_of.parity(self.record, self.live, asked)
         self.compared = comparison
         return ParityReport(comparison)
@@ -248,7 +248,7 @@ class Capture:
         return DivergenceReport(found)
 
     @property
-    def live(self) -> LiveCapture:
+    def live(self) -> CaptureState:
         """What the session keeps alive for it: the captured graph, what it ran on, the gradients of your own run."""
         return self._captured.live
 

@@ -16,7 +16,7 @@ from cabw_viz.analysis.cutting import HOPS
 from cabw_viz.analysis.drawing import LEVELS, Level
 from cabw_viz.analysis.touches import PHASES, summary
 from cabw_viz.errors import CabwError
-from cabw_viz.surfaces.shelf import Shelf
+from cabw_viz.surfaces.session_registry import SessionRegistry
 
 EAGER = "eager"
 MEASURES = ("cosine", "ulp", "rms")
@@ -131,7 +131,7 @@ def cell(options: Namespace) -> Namespace:
 @argument("--save", metavar="PATH", help="write the picture to PATH instead: svg, pdf, png or dot")
 @_CAPTURE
 @_SESSION
-def graph(shelf: Shelf, options: Namespace) -> object:
+def graph(shelf: SessionRegistry, options: Namespace) -> object:
     """Draw a capture."""
     texts = {name: unquoted(value) for name, value in vars(options).items() if isinstance(value, str)}
     view = shelf.capture(options.session, options.capture).graph(
@@ -170,7 +170,7 @@ def graph(shelf: Shelf, options: Namespace) -> object:
 @_HOOKS
 @_CAPTURE
 @_SESSION
-def parity(shelf: Shelf, options: Namespace) -> object:
+def parity(shelf: SessionRegistry, options: Namespace) -> object:
     """Run a captured graph again and compare its gradients with those of your own run."""
     report = shelf.capture(options.session, options.capture).parity(
         **place(options),
@@ -195,7 +195,7 @@ def parity(shelf: Shelf, options: Namespace) -> object:
 @_HOOKS
 @_CAPTURE
 @_SESSION
-def divergence(shelf: Shelf, options: Namespace) -> object:
+def divergence(shelf: SessionRegistry, options: Namespace) -> object:
     """Find the node, sum of gradients or hook that makes other gradients than in your own run."""
     capture = shelf.capture(options.session, options.capture)
     return capture.divergence(**place(options), rtol=options.rtol, atol=options.atol, hooks=options.hooks)
@@ -206,7 +206,7 @@ def divergence(shelf: Shelf, options: Namespace) -> object:
 @argument("--phase", choices=PHASES, metavar="PHASE", help=f"only one phase: {', '.join(PHASES)}")
 @_CAPTURE
 @_SESSION
-def touches(shelf: Shelf, options: Namespace) -> object:
+def touches(shelf: SessionRegistry, options: Namespace) -> object:
     """Show who read which metadata, when nobody should and when the graph runs."""
     capture = shelf.capture(options.session, options.capture)
     if options.audit:
@@ -222,7 +222,7 @@ def touches(shelf: Shelf, options: Namespace) -> object:
 @argument("--device", metavar="DEVICE", help="where to run the graph; default: where it was captured")
 @_CAPTURE
 @_SESSION
-def times(shelf: Shelf, options: Namespace) -> object:
+def times(shelf: SessionRegistry, options: Namespace) -> object:
     """Run a captured graph again and show how long each autograd node takes, the slowest first."""
     return shelf.capture(options.session, options.capture).times(options.repeats, options.device)
 
@@ -231,7 +231,7 @@ def times(shelf: Shelf, options: Namespace) -> object:
 @argument("--depth", metavar="N", type=int, help="parts of the modules' paths that count; default: all")
 @_CAPTURE
 @_SESSION
-def held(shelf: Shelf, options: Namespace) -> object:
+def held(shelf: SessionRegistry, options: Namespace) -> object:
     """Show the bytes that each module keeps for its backward, the most first."""
     return shelf.capture(options.session, options.capture).held(options.depth)
 
@@ -239,13 +239,13 @@ def held(shelf: Shelf, options: Namespace) -> object:
 @magic_arguments("cabw lower")
 @_CAPTURE
 @_SESSION
-def lower(shelf: Shelf, options: Namespace) -> object:
+def lower(shelf: SessionRegistry, options: Namespace) -> object:
     """Lower a captured graph to aten operators, which `%%cabw graph --level aten` then draws."""
     return shelf.capture(options.session, options.capture).lower()
 
 
 @magic_arguments("cabw list")
-def list_(shelf: Shelf, _options: Namespace) -> object:
+def list_(shelf: SessionRegistry, _options: Namespace) -> object:
     """List the sessions in reach and their captures."""
     return shelf.frame()
 
@@ -253,7 +253,7 @@ def list_(shelf: Shelf, _options: Namespace) -> object:
 @magic_arguments("cabw close")
 @argument("name", nargs="?", metavar="NAME", help="the variable that holds the session; default: the last %%%%cabw")
 @argument("--all", action="store_true", help="close every session in reach")
-def close(shelf: Shelf, options: Namespace) -> object:
+def close(shelf: SessionRegistry, options: Namespace) -> object:
     """Let a session's tensors go; its records, tables and pictures stay."""
     sessions = [session for _, session in shelf.sessions()] if options.all else [shelf.session(options.name)]
     for session in sessions:
@@ -263,7 +263,7 @@ def close(shelf: Shelf, options: Namespace) -> object:
 
 @magic_arguments("cabw help")
 @argument("command", nargs="?", metavar="COMMAND", help="one command only")
-def help_(_shelf: Shelf, options: Namespace) -> object:
+def help_(_shelf: SessionRegistry, options: Namespace) -> object:
     """Say what there is."""
     if options.command is None:
         print(help_text())  # noqa: T201  # a magic's help is printed
@@ -272,7 +272,7 @@ def help_(_shelf: Shelf, options: Namespace) -> object:
     return None
 
 
-Command = Callable[[Shelf, Namespace], object]
+Command = Callable[[SessionRegistry, Namespace], object]
 COMMANDS: dict[str, Command] = {
     "graph": graph,
     "touches": touches,

@@ -15,7 +15,7 @@ import torch
 from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
 from cabw_viz.surfaces.capture import Capture
-from cabw_viz.surfaces.report import ParityReport
+from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.surfaces.session import Session, capture
 from cabw_viz.views import html
 from cabw_viz.views.render import GraphView

@@ -12,12 +12,12 @@ import anywidget
 import traitlets
 
 from cabw_viz.errors import CabwError
-from cabw_viz.places import cell_files
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, GraphNode
-from cabw_viz.replay.progress import heard_by
-from cabw_viz.surfaces.inspector_tasks import Rerunnable, allowed, choices_of
+from cabw_viz.replay.progress import progress_to
+from cabw_viz.runtime.stack_frames import cell_files
+from cabw_viz.surfaces.inspector_tasks import CaptureApi, allowed, choices_of
 from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.inspector.bundle import BUNDLE, STYLE
 from cabw_viz.views.inspector.diverging import pack_divergence
@@ -35,7 +35,7 @@ class Contents:
 
     records: Sequence[CaptureRecord]
     events: Sequence[Event]
-    captures: Sequence[Rerunnable]
+    captures: Sequence[CaptureApi]
     comparisons: Mapping[int, Comparison]
     """What parity came to so far, by the place of the capture."""
     divergences: Mapping[int, Divergence]
@@ -196,7 +196,7 @@ class Inspector(anywidget.AnyWidget):
         start = time.perf_counter()
         try:
             capture = self._live()
-            with heard_by(lambda _, done, total: self._told(what, done / max(total, 1))):
+            with progress_to(lambda _, done, total: self._told(what, done / max(total, 1))):
                 self._tasks[what](capture, **allowed(capture, what, options))
         except KeyboardInterrupt:
             self.task = {"what": what, "state": "interrupted"}
@@ -210,7 +210,7 @@ class Inspector(anywidget.AnyWidget):
         """How far the run of the graph has come that is under way; a task may need several."""
         self.task = {"what": what, "state": "running", "share": min(share, 1.0)}
 
-    def _live(self) -> Rerunnable:
+    def _live(self) -> CaptureApi:
         found = self._captures[self.capture]() if self._captures else None
         if found is None:
             raise CabwError(
@@ -220,27 +220,27 @@ class Inspector(anywidget.AnyWidget):
             )
         return found
 
-    def _compare(self, capture: Rerunnable, **options: Any) -> None:
+    def _compare(self, capture: CaptureApi, **options: Any) -> None:
         comparison = capture.parity(**options).comparison
         self._comparisons[self.capture] = comparison
         self.parity = findings.pack_parity(self.record, comparison, self.capture)
 
-    def _diverge(self, capture: Rerunnable, **options: Any) -> None:
+    def _diverge(self, capture: CaptureApi, **options: Any) -> None:
         divergence = capture.divergence(**options).divergence
         self._divergences[self.capture] = divergence
         self.divergence = pack_divergence(self.record, divergence, self.capture)
 
-    def _audit(self, capture: Rerunnable, **options: Any) -> None:
+    def _audit(self, capture: CaptureApi, **options: Any) -> None:
         capture.audit(**options)
         self._records[self.capture] = capture.record
         self.touches = findings.pack_touches(self.record, self.capture)
 
-    def _lower(self, capture: Rerunnable, **options: Any) -> None:
+    def _lower(self, capture: CaptureApi, **options: Any) -> None:
         capture.lower(**options)
         self._records[self.capture] = capture.record
         self.aten = columns.pack_lowered(self.record, self.capture)
 
-    def _time(self, capture: Rerunnable, **options: Any) -> None:
+    def _time(self, capture: CaptureApi, **options: Any) -> None:
         capture.times(**options)
         self._records[self.capture] = capture.record
         self.times = findings.pack_times(self.record, self.capture)

@@ -11,7 +11,7 @@ import torch
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import CaptureRecord
-from cabw_viz.replay.elsewhere.devices import devices_here
+from cabw_viz.replay.placement.devices import devices_here
 from cabw_viz.replay.runner import HookPolicy
 
 TASKS = ("parity", "audit", "divergence", "lower", "times")
@@ -33,7 +33,7 @@ class Searched(Protocol):
     divergence: Divergence
 
 
-class Rerunnable(Protocol):
+class CaptureApi(Protocol):
     """What the inspector asks of a capture that it shows. A method that is absent is not offered."""
 
     @property
@@ -69,7 +69,7 @@ class Rerunnable(Protocol):
         """Times the graph's nodes, and puts the seconds into the record."""
 
 
-def choices_of(capture: Rerunnable) -> dict[str, dict[str, list[str]]]:
+def choices_of(capture: CaptureApi) -> dict[str, dict[str, list[str]]]:
     """With what each task may be run here: the options that the capture's method takes, the first is the default."""
     here = devices_here()
     known = {
@@ -93,7 +93,7 @@ def _compilers() -> list[str]:
     return [name for name in wanted if name in here]
 
 
-def allowed(capture: Rerunnable, what: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def allowed(capture: CaptureApi, what: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are among the choices: a message from a page is not to be trusted with more."""
     choices = choices_of(capture)[what]
     return {

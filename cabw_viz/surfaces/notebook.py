@@ -16,7 +16,7 @@ from cabw_viz.analysis.drawing import LEVELS
 from cabw_viz.errors import CabwError
 from cabw_viz.surfaces import cells, commands
 from cabw_viz.surfaces.commands import COMMANDS, parse, unquoted
-from cabw_viz.surfaces.shelf import Shelf
+from cabw_viz.surfaces.session_registry import SessionRegistry
 
 if TYPE_CHECKING:
     from cabw_viz.analysis.drawing import Level
@@ -53,7 +53,7 @@ class CabwMagics(Magics):
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
-        self.shelf = Shelf(shell.user_ns)
+        self.shelf = SessionRegistry(shell.user_ns)
         self._before: dict[str, Any] = {}
 
     def install(self) -> None:
@@ -114,7 +114,7 @@ class CabwMagics(Magics):
             _show_parity(session, options)
 
     def _session(self, options: Namespace) -> Session:
-        from cabw_viz.replay.elsewhere.target import target_named
+        from cabw_viz.replay.placement.target import target_named
         from cabw_viz.surfaces.session import capture
 
         target_named(**commands.place(options))  # before the cell runs, which may take long, and not after it

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
-from cabw_viz.places import cell_files
 from cabw_viz.record.model import BackwardCall
+from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.capture import Capture, comparisons, divergences
 from cabw_viz.tracing.recorder import Recorder
 from cabw_viz.tracing.source_lines import Lines

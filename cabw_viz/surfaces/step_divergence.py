@@ -9,12 +9,12 @@ from cabw_viz import torch_adapter
 from cabw_viz.analysis import divergence as analysis
 from cabw_viz.record.kinds import GOOD
 from cabw_viz.record.steps import StepRun
-from cabw_viz.replay.whole_steps.observing import observe
-from cabw_viz.replay.whole_steps.random_state import RandomState
-from cabw_viz.replay.whole_steps.step_plan import COMPILED_AUTOGRAD, EAGER, Plan, Wanted, plan_of
-from cabw_viz.replay.whole_steps.subject import State
+from cabw_viz.replay.steps.observing import observe
+from cabw_viz.replay.steps.random_state import RandomState
+from cabw_viz.replay.steps.step_plan import COMPILED_AUTOGRAD, EAGER, Plan, Wanted, plan_of
+from cabw_viz.replay.steps.step_under_test import State
 from cabw_viz.surfaces.session import capture
-from cabw_viz.surfaces.whole_steps import BACKENDS, ParityMatrix
+from cabw_viz.surfaces.step_report import BACKENDS, ParityMatrix
 
 
 def first_divergences(  # the arguments of `compare`, given by their names

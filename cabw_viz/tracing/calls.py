@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from cabw_viz.errors import CabwError
-from cabw_viz.places import place
 from cabw_viz.record.model import BackwardCall
+from cabw_viz.runtime.stack_frames import place
 from cabw_viz.torch_adapter import EngineCall
 
 Only = int | slice | Callable[[BackwardCall], bool] | None

@@ -14,13 +14,13 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
-from cabw_viz.fx_text import render_arguments
-from cabw_viz.live import Arguments
-from cabw_viz.places import place
 from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind
 from cabw_viz.record.model import AutogradNode, Edge, GraphNode, Hook, Leaf, LiftedInput, LiftedSize
+from cabw_viz.runtime.capture_state import Arguments
+from cabw_viz.runtime.fx_text import render_arguments
+from cabw_viz.runtime.stack_frames import place
+from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 from cabw_viz.tracing.tracer import TraceNotes
-from cabw_viz.tracing.walk import ROOT, Walk
 
 LIFTED: dict[str, GraphKind] = {
     "inputs": "lifted_input",
@@ -47,12 +47,12 @@ AOT_NAME = re.compile(r"^aot(\d+)_")
 # -- the autograd side ---------------------------------------------------------------------------------------
 
 
-def autograd_nodes(walk: Walk) -> tuple[AutogradNode, ...]:
+def autograd_nodes(walk: NumberedNodes) -> tuple[AutogradNode, ...]:
     """The autograd nodes of a call, without what only the graph knows."""
     return tuple(_autograd_node(walk, number, node) for number, node in enumerate(walk.nodes))
 
 
-def _autograd_node(walk: Walk, number: int, node: Any) -> AutogradNode:
+def _autograd_node(walk: NumberedNodes, number: int, node: Any) -> AutogradNode:
     edges = tuple(Edge(*edge) for edge in walk.edges(number))
     if node is ROOT:
         return AutogradNode(0, "GraphRoot", "graph_root", 0, len(walk.roots), edges)

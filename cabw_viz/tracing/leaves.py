@@ -8,10 +8,10 @@ from cabw_viz import torch_adapter
 from cabw_viz.record.model import Leaf
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing.naming import Names
-from cabw_viz.tracing.walk import Walk
+from cabw_viz.tracing.node_numbering import NumberedNodes
 
 
-def leaves_of(call: EngineCall, walk: Walk, names: Names) -> tuple[Leaf, ...]:
+def leaves_of(call: EngineCall, walk: NumberedNodes, names: Names) -> tuple[Leaf, ...]:
     """The leaves of a call: accumulated ones by NodeCall number, those of `torch.autograd.grad` as it returns them."""
     if not call.accumulates:
         return tuple(_wanted(target, i, walk, names, output=i) for i, target in enumerate(call.inputs))
@@ -25,7 +25,7 @@ def leaves_of(call: EngineCall, walk: Walk, names: Names) -> tuple[Leaf, ...]:
     return accumulated + tuple(leaf for leaf in more if leaf.autograd_node not in covered)
 
 
-def _wanted(target: object, position: int, walk: Walk, names: Names, *, output: int | None) -> Leaf:
+def _wanted(target: object, position: int, walk: NumberedNodes, names: Names, *, output: int | None) -> Leaf:
     """A tensor or GradientEdge that the user asked the gradient of."""
     node, nr = torch_adapter.gradient_edge(target)
     shape, dtype = torch_adapter.input_metadata(node, nr)
@@ -38,7 +38,7 @@ def _wanted(target: object, position: int, walk: Walk, names: Names, *, output: 
     return Leaf(given, shape, dtype, walk.number_of(node), nr, output)
 
 
-def variables_of(leaves: tuple[Leaf, ...], walk: Walk) -> list[torch.Tensor | None]:
+def variables_of(leaves: tuple[Leaf, ...], walk: NumberedNodes) -> list[torch.Tensor | None]:
     """The leaf tensors whose `.grad` the call accumulates into; None for the others."""
     found: list[torch.Tensor | None] = []
     for leaf in leaves:

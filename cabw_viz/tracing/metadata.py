@@ -11,8 +11,8 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.record.model import AutogradNode, Baked, GraphNode, LiftedSize, LiftedUse
 from cabw_viz.tracing.extract import GraphView
-from cabw_viz.tracing.fields import UNKNOWN, align, attribute_of
-from cabw_viz.tracing.packed import parts
+from cabw_viz.tracing.ivalue_packer import parts
+from cabw_viz.tracing.saved_field_names import UNKNOWN, align, attribute_of
 
 
 @dataclass(frozen=True)

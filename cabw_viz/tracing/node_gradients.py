@@ -26,7 +26,9 @@ import torch
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwWarning
-from cabw_viz.kept import (
+from cabw_viz.record.model import AutogradNode
+from cabw_viz.runtime.capture_state import version_of
+from cabw_viz.runtime.gradient_snapshots import (
     SMALL,
     Gradient,
     Kept,
@@ -38,9 +40,7 @@ from cabw_viz.kept import (
     same_bits,
     strides_of,
 )
-from cabw_viz.live import version_of
-from cabw_viz.record.model import AutogradNode
-from cabw_viz.tracing.walk import ROOT, Walk
+from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
 Place = tuple[int, int]
 """An autograd node's number, and which of its gradients."""
@@ -79,7 +79,7 @@ class NodeWatch:
     """
 
     nodes: Sequence[AutogradNode]
-    walk: Walk
+    walk: NumberedNodes
     budget: Budget
     leaves: frozenset[int]
     leaves_only: bool = False

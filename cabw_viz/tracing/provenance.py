@@ -11,8 +11,8 @@ from cabw_viz.record.model import AutogradNode, SourceLine
 from cabw_viz.tracing.module_calls import ModuleCall, ModuleCalls
 from cabw_viz.tracing.module_names import ModuleNames
 from cabw_viz.tracing.naming import Names
+from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 from cabw_viz.tracing.source_lines import Lines, SourceLines, line_of_anomaly_mode, why_off
-from cabw_viz.tracing.walk import ROOT, Walk
 
 
 class Provenance:
@@ -50,7 +50,7 @@ class Provenance:
         self._subject = None
         self._names.forget()
 
-    def told(self, nodes: Sequence[AutogradNode], walk: Walk, names: Names) -> tuple[AutogradNode, ...]:
+    def told(self, nodes: Sequence[AutogradNode], walk: NumberedNodes, names: Names) -> tuple[AutogradNode, ...]:
         """Autograd nodes with what is known of where they come from."""
         calls = self._calls.of(walk.nodes)
         return tuple(

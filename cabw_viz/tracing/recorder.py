@@ -23,20 +23,20 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError, CabwWarning
-from cabw_viz.live import Arguments, LiveCapture, Surroundings
 from cabw_viz.record.kinds import Outcome, Phase
 from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Event, Failure
+from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
 from cabw_viz.torch_adapter import EngineCall, UsersCompiler
-from cabw_viz.tracing import reference
-from cabw_viz.tracing.attempt import Attempt
+from cabw_viz.tracing import reference_gradients as reference
+from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.calls import Only, check_only, describe, miss_reason, selected
-from cabw_viz.tracing.gate import GATE
-from cabw_viz.tracing.holding import keys_of
 from cabw_viz.tracing.leaves import variables_of
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_gradients import Budget
 from cabw_viz.tracing.provenance import Provenance
+from cabw_viz.tracing.saved_tensors import keys_of
 from cabw_viz.tracing.source_lines import Lines
+from cabw_viz.tracing.trace_lock import GATE
 from cabw_viz.tracing.tracer import Held, TraceStopped, guarding, watching
 from cabw_viz.tracing.tripwire import tripwired
 
@@ -46,14 +46,14 @@ class Captured:
     """A capture: what is known of it, and what can be run again."""
 
     record: CaptureRecord
-    live: LiveCapture
+    live: CaptureState
 
 
 @dataclass
 class Traced:
     """What the cache keeps for a captured graph: our stand-in for the compiled function."""
 
-    attempt: Attempt | None
+    attempt: BackwardTrace | None
     """The call that is being captured; None once it is over, so that the cache keeps no tensor alive."""
     compiled: Callable[..., Any] | None
     """What runs the graph; None where the eager engine makes the call."""
@@ -175,7 +175,7 @@ class Recorder:
         try:
             run = self._run if users is None else "user"
             compiler = users.function if users is not None else None
-            attempt = Attempt.prepare(described, call, run, compiler, self.names, self.provenance)
+            attempt = BackwardTrace.prepare(described, call, run, compiler, self.names, self.provenance)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's call must be made
             return self._unprepared(call, described, error)
         try:
@@ -220,7 +220,7 @@ class Recorder:
         warn(f"this backward could not be read ({type(error).__name__}: {error}); it ran in eager, unharmed")
         return result
 
-    def _capture(self, attempt: Attempt, users: UsersCompiler | None) -> Any:
+    def _capture(self, attempt: BackwardTrace, users: UsersCompiler | None) -> Any:
         """Trace the call, and make it: one before the other, or in one."""
         if users is not None:
             return self._through(attempt, users.tracer, dynamic=users.dynamic)
@@ -243,7 +243,7 @@ class Recorder:
 
     def _compiler_fn(self, graph: torch.fx.GraphModule) -> Callable[..., Any]:
         """What compiled autograd hands a fresh graph to."""
-        attempt: Attempt = self._current.attempt
+        attempt: BackwardTrace = self._current.attempt
         attempt.keep_graph_module(graph)
         compiled: Callable[..., Any] | None = None
         if attempt.compiler is not None:
@@ -258,7 +258,7 @@ class Recorder:
 
     def _run_graph(self, traced: Traced, inputs: list[Any], *rest: Any) -> Any:
         """What the engine calls with the graph's arguments, after a capture and after a cache hit."""
-        attempt: Attempt | None = getattr(self._current, "attempt", None)
+        attempt: BackwardTrace | None = getattr(self._current, "attempt", None)
         if attempt is not None and traced.attempt is attempt:
             traced.attempt = None
             traced.index = self._keep_arguments(attempt, inputs, rest)
@@ -271,17 +271,17 @@ class Recorder:
                 return traced.compiled(inputs, *rest)
         return traced.compiled(inputs, *rest)
 
-    def _keep_arguments(self, attempt: Attempt, inputs: list[Any], rest: tuple[Any, ...]) -> int | None:
+    def _keep_arguments(self, attempt: BackwardTrace, inputs: list[Any], rest: tuple[Any, ...]) -> int | None:
         """Complete a capture with what its graph is about to run on."""
         attempt.input_keys = keys_of(inputs)
         arguments = Arguments.keep(inputs, rest, snapshot=self._snapshot)
         attempt.live.arguments = arguments
-        attempt.live.surroundings = Surroundings.now(attempt.call.create_graph)
+        attempt.live.thread_state = ThreadState.now(attempt.call.create_graph)
         self._keep_record(attempt, arguments)
         return attempt.captured
 
     def _keep_record(
-        self, attempt: Attempt, arguments: Arguments | None = None, failure: Failure | None = None
+        self, attempt: BackwardTrace, arguments: Arguments | None = None, failure: Failure | None = None
     ) -> None:
         """Make the record of a capture. A failure of ours in it is a warning and a bare record."""
         try:
@@ -292,14 +292,14 @@ class Recorder:
         attempt.captured = len(self.captures)
         self.captures.append(Captured(replace(record, watched=self._watched(attempt)), attempt.live))
 
-    def _watched(self, attempt: Attempt) -> tuple[Phase, ...]:
+    def _watched(self, attempt: BackwardTrace) -> tuple[Phase, ...]:
         if not self._tripwire:
             return ()
         return ("initial_trace",) if attempt.compiler is None else ("initial_trace", "graph_pass")
 
     # -- tracing without running -----------------------------------------------------------------------------
 
-    def _shadow(self, attempt: Attempt) -> None:
+    def _shadow(self, attempt: BackwardTrace) -> None:
         """Trace the call without running it."""
         self._fresh_cache("eager")
         tracer = guarding(self._wired(torch_adapter.TracerBase), attempt.notes)
@@ -321,7 +321,7 @@ class Recorder:
         if error is not None and not isinstance(error, Exception):
             raise error.with_traceback(None)  # Ctrl-C during the trace: the user's call is not made
 
-    def _eager(self, attempt: Attempt) -> Any:
+    def _eager(self, attempt: BackwardTrace) -> Any:
         """Make the user's call in the eager engine, as they made it, and keep its gradients."""
         if attempt.already_made is not None:
             return attempt.already_made[0]
@@ -341,13 +341,13 @@ class Recorder:
             reference.keep_returned(attempt.live, attempt.leaves, result)
         return result
 
-    def _nodes_with_hooks(self, attempt: Attempt) -> Sequence[AutogradNode]:
+    def _nodes_with_hooks(self, attempt: BackwardTrace) -> Sequence[AutogradNode]:
         """The autograd nodes of a call; the trace knows which hooks they carry."""
         return attempt.nodes if attempt.captured is None else self.captures[attempt.captured].record.autograd_nodes
 
     # -- running through compiled autograd -------------------------------------------------------------------
 
-    def _through(self, attempt: Attempt, base: type[Any], *, dynamic: bool) -> Any:
+    def _through(self, attempt: BackwardTrace, base: type[Any], *, dynamic: bool) -> Any:
         """Let the call run through compiled autograd, and keep the gradients it made."""
         self._fresh_cache(attempt.compiler if attempt.run == "user" else "compiled")
         by_grad = attempt.run == "user" and self._gradients != "none"
@@ -373,7 +373,7 @@ class Recorder:
             attempt.live.has_reference = True
         return result
 
-    def _settle_raised(self, attempt: Attempt, error: BaseException, reasons: Sequence[str]) -> None:
+    def _settle_raised(self, attempt: BackwardTrace, error: BaseException, reasons: Sequence[str]) -> None:
         """Note a call that raised on its way: while it was traced, compiled, or run."""
         if attempt.captured is None:
             attempt.notes.error_node = attempt.notes.node
@@ -397,7 +397,7 @@ class Recorder:
         while self._held:
             self._held.pop().release()
 
-    def _settle(self, attempt: Attempt, error: BaseException | None, reasons: Sequence[str]) -> None:
+    def _settle(self, attempt: BackwardTrace, error: BaseException | None, reasons: Sequence[str]) -> None:
         """Note how a trace ended."""
         self._held += attempt.notes.held
         seconds = time.perf_counter() - attempt.started
@@ -413,7 +413,7 @@ class Recorder:
             # A trace that failed leaves a cache entry without a function; the next one like it would assert on it.
             self._cache_is_foreign = True
 
-    def _end_lookups(self, attempt: Attempt) -> None:
+    def _end_lookups(self, attempt: BackwardTrace) -> None:
         """Stop watching for lookups of deleted metadata; a record made before the graph ran learns of later ones."""
         attempt.lookups.end()
         if attempt.captured is not None:
@@ -423,12 +423,12 @@ class Recorder:
             touches = (*earlier, *attempt.lookups.touches(record.graph_nodes))
             captured.record = replace(record, touches=touches)
 
-    def _note(self, attempt: Attempt, outcome: Outcome, reason: str, seconds: float) -> None:
+    def _note(self, attempt: BackwardTrace, outcome: Outcome, reason: str, seconds: float) -> None:
         capture = attempt.hit if attempt.hit is not None else attempt.captured
         attempt.event = len(self.events)
         self.events.append(Event(attempt.call, outcome, reason, capture, seconds))
 
-    def _note_raised(self, attempt: Attempt, error: BaseException) -> None:
+    def _note_raised(self, attempt: BackwardTrace, error: BaseException) -> None:
         """Note that the run of a captured call raised."""
         event = self.events[attempt.event]
         captured = self.captures[attempt.captured] if attempt.captured is not None else None

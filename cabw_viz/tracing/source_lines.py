@@ -27,8 +27,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from cabw_viz import torch_adapter
-from cabw_viz.places import owner, place
 from cabw_viz.record.model import SourceLine
+from cabw_viz.runtime.stack_frames import owner, place
 from cabw_viz.torch_adapter import sequence_number
 
 Lines = Literal["auto", True, False]

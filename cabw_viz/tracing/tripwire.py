@@ -1,13 +1,13 @@
 """Stand-ins that tell who reads them during the initial trace.
 
 The tracer computes with FakeTensors: dummies of shape [0, 123456789], results of custom Functions, clones for hooks,
-and what it lifts. Each is handed out as a `Dummy`, a FakeTensor too, which holds the tracer's own one, its `plain`
-twin. Proxies are bound to the twin, and ops run on the twin: below the dummies a trace is what it always is, and
-what PyTorch's machinery reads there is its own affair. What is read of a dummy itself comes here:
+and what it lifts. Each is handed out as a `WatchedFake`, a FakeTensor too, which holds the tracer's own one, its
+`plain` twin. Proxies are bound to the twin, and ops run on the twin: below the dummies a trace is what it always is,
+and what PyTorch's machinery reads there is its own affair. What is read of a dummy itself comes here:
 
     C++ or Python asks for size, stride, device, ...    ─► Mode ─► Tripwire.dispatch   noted, the twin's answer
     an op is called on it                               ─► Mode ─► Tripwire.dispatch   noted, run on the twin
-    Python reads .dtype, .device, .is_sparse, ...       ─► a property of Dummy         noted, the twin's answer
+    Python reads .dtype, .device, .is_sparse, ...       ─► a property of WatchedFake         noted, the twin's answer
 
 What this cannot see: dtype, is_sparse, element size and storage read by C++, which asks nobody; and lifted tensors
 that are views or have a history, which stay as they are.
@@ -25,9 +25,9 @@ from typing import Any
 import torch.fx
 
 from cabw_viz import torch_adapter
-from cabw_viz.places import culprit
 from cabw_viz.record.kinds import Toucher
 from cabw_viz.record.model import Touch
+from cabw_viz.runtime.stack_frames import responsible_frame
 from cabw_viz.torch_adapter import EngineCall, FakeTensor
 from cabw_viz.tracing.tracer import Read, TraceNotes
 
@@ -75,20 +75,20 @@ class Tripwire:
         """
         if not torch_adapter.can_be_watched(value):
             return value
-        made: Dummy = torch_adapter.alias_that_asks(Dummy, value)
+        made: WatchedFake = torch_adapter.alias_that_asks(WatchedFake, value)
         made.plain, made.wire, made.origin = value, self, origin
         return made
 
-    def note(self, attribute: str, dummy: Dummy) -> None:
+    def note(self, attribute: str, dummy: WatchedFake) -> None:
         """Something was read of a dummy now."""
         notes = self._notes
         if notes is None or self._muted or notes.error is not None:
             return
-        whose, where = culprit(sys._getframe(1), _DOOR, torch_adapter.carries_dispatch)  # noqa: SLF001  # documented
+        whose, where = responsible_frame(sys._getframe(1), _DOOR, torch_adapter.carries_dispatch)  # noqa: SLF001  # documented
         number = notes.node[0] if notes.node is not None else None
         notes.reads[Read(attribute, number, self._node_of(dummy), _READERS[whose], where)] += 1
 
-    def _node_of(self, dummy: Dummy) -> torch.fx.Node | None:
+    def _node_of(self, dummy: WatchedFake) -> torch.fx.Node | None:
         """The graph node whose output a dummy is at this moment."""
         tracer = self._notes.tracer if self._notes is not None else None
         found = torch_adapter.graph_node_of(tracer, dummy.plain) if tracer is not None else None
@@ -96,7 +96,7 @@ class Tripwire:
 
     def dispatch(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Answer a query, or run an op."""
-        if Dummy not in types and torch_adapter.is_operator(func):
+        if WatchedFake not in types and torch_adapter.is_operator(func):
             return func(*args, **kwargs)  # the tracer at work on stand-ins of its own
         if func not in torch_adapter.QUERIES or torch_adapter.is_called(func, sys._getframe(2)):  # noqa: SLF001
             return self._run(func, args, kwargs)
@@ -116,8 +116,8 @@ class Tripwire:
         """Run an op on the twins: its arguments stay who they are, and what it makes is watched."""
         leaves = [leaf for leaf in torch_adapter.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
         same = {id(plain(leaf)): leaf for leaf in leaves}
-        dummies = [leaf for leaf in same.values() if isinstance(leaf, Dummy)]
-        args, kwargs = torch_adapter.tree_map_only(Dummy, plain, (args, kwargs))
+        dummies = [leaf for leaf in same.values() if isinstance(leaf, WatchedFake)]
+        args, kwargs = torch_adapter.tree_map_only(WatchedFake, plain, (args, kwargs))
         self._note_op(func, args, dummies)
         origin = self._node_of(dummies[0]) if dummies else None
         tracer = torch_adapter.tracer_at_work()  # may be another than ours: make_fx of a function of a dummy
@@ -130,11 +130,11 @@ class Tripwire:
         if not dummies:
             return result
         result = torch_adapter.tree_map_only(FakeTensor, watched, result)
-        made = [leaf for leaf in torch_adapter.tree_leaves(result) if isinstance(leaf, Dummy)]
+        made = [leaf for leaf in torch_adapter.tree_leaves(result) if isinstance(leaf, WatchedFake)]
         _share(tracer, [(dummy.plain, dummy) for dummy in (*dummies, *made)])
         return result
 
-    def _note_op(self, func: Any, args: Sequence[Any], dummies: Sequence[Dummy]) -> None:
+    def _note_op(self, func: Any, args: Sequence[Any], dummies: Sequence[WatchedFake]) -> None:
         name, _ = torch_adapter.QUERIES.get(func, (str(func), None))
         for attribute in (name, "data") if torch_adapter.reads_data(func, args) else (name,):
             for dummy in dummies:
@@ -161,7 +161,7 @@ class Mode(torch_adapter.UnnoticedMode):
         return self._wire.dispatch(func, types, args, kwargs or {})
 
 
-class Dummy(FakeTensor):
+class WatchedFake(FakeTensor):
     """A stand-in that reports to a tripwire, and is otherwise like its `plain` twin."""
 
     plain: FakeTensor
@@ -197,14 +197,14 @@ class Dummy(FakeTensor):
         cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Where no mode was asked before: the trace is over, or the modes are off."""
-        first = next(leaf for leaf in torch_adapter.tree_leaves((args, kwargs)) if isinstance(leaf, Dummy))
+        first = next(leaf for leaf in torch_adapter.tree_leaves((args, kwargs)) if isinstance(leaf, WatchedFake))
         return first.wire.dispatch(func, types, args, kwargs or {})
 
 
 def _reported(attribute: str, name: str) -> property:
     """A property or method of tensors that asks no dispatcher."""
 
-    def read(self: Dummy) -> Any:
+    def read(self: WatchedFake) -> Any:
         self.wire.note(attribute, self)
         return getattr(self.plain, name)
 
@@ -217,10 +217,10 @@ for _word, _names in {
     "layout": ("is_sparse", "is_sparse_csr", "is_mkldnn"),
 }.items():
     for _name in _names:
-        setattr(Dummy, _name, _reported(_word, _name))
+        setattr(WatchedFake, _name, _reported(_word, _name))
 
 # A traced program is to be the same with us and without: errors, too, name the class.
-Dummy.__name__, Dummy.__qualname__, Dummy.__module__ = (
+WatchedFake.__name__, WatchedFake.__qualname__, WatchedFake.__module__ = (
     FakeTensor.__name__,
     FakeTensor.__qualname__,
     FakeTensor.__module__,
@@ -229,7 +229,7 @@ Dummy.__name__, Dummy.__qualname__, Dummy.__module__ = (
 
 def plain(value: Any) -> Any:
     """The tracer's own stand-in behind a dummy; anything else as it is."""
-    return value.plain if isinstance(value, Dummy) else value
+    return value.plain if isinstance(value, WatchedFake) else value
 
 
 class Tripwired:
@@ -285,12 +285,12 @@ class Tripwired:
         self._share(values)
 
     def _share(self, values: Sequence[Any]) -> None:
-        _share(self.fx_tracer, [(value.plain, value) for value in values if isinstance(value, Dummy)])
+        _share(self.fx_tracer, [(value.plain, value) for value in values if isinstance(value, WatchedFake)])
 
 
 def _keep_grads(inputs: Sequence[Any]) -> None:
     """A lifted leaf's `.grad` is the lifted gradient, for dummies as for their twins."""
-    dummies = {id(value.plain): value for value in inputs if isinstance(value, Dummy)}
+    dummies = {id(value.plain): value for value in inputs if isinstance(value, WatchedFake)}
     for dummy in dummies.values():
         grad = dummy.plain.grad
         if grad is not None:

@@ -23,13 +23,13 @@ from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.kinds import Outcome
 from cabw_viz.record.model import CaptureRecord, Event
 from cabw_viz.record.steps import StepMatrix
-from cabw_viz.views import divergence as views_of_divergence
+from cabw_viz.views import divergence_table as views_of_divergence
 from cabw_viz.views.error_picture import error_picture
 from cabw_viz.views.outline import RAN, outline
 from cabw_viz.views.parity_table import parity_styler
 from cabw_viz.views.render import GraphView, graph_view
-from cabw_viz.views.steps import facts, finding_lines
 from cabw_viz.views.steps_table import matrix_styler
+from cabw_viz.views.steps_text import facts, finding_lines
 from cabw_viz.views.text import in_line
 
 BOXES_SHOWN = 400

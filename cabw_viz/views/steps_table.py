@@ -9,7 +9,7 @@ from cabw_viz.analysis import steps
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.kinds import GOOD
 from cabw_viz.record.steps import StepMatrix, StepRun
-from cabw_viz.views.steps import NONE, RAISES, column
+from cabw_viz.views.steps_text import NONE, RAISES, column
 from cabw_viz.views.tables import CELL
 from cabw_viz.views.text import in_line
 

@@ -45,7 +45,10 @@ test("blocks built alike fold into one stack", () => {
 test("a block that is a little different does not stop the others from folding", () => {
   const g = graph("uneven"); // the record of blocks4, and layers.0 without its last node
   assert.equal(g.groups.get("layers").stack, 4);
-  assert.deepEqual(g.groups.get("layers").odd.map((c) => c.name), ["0"]);
+  assert.deepEqual(
+    g.groups.get("layers").odd.map((c) => c.name),
+    ["0"],
+  );
   assert.deepEqual(graph("blocks4").groups.get("layers").odd, []);
 });
 
@@ -71,7 +74,10 @@ test("ancestors, descendants and the way to a parameter", () => {
   assert.deepEqual([up, down], [3, 4]);
   assert.equal(mark[5], 3);
   const way = g.path("n1", "n8");
-  assert.deepEqual([...way.on].map((on, i) => (on ? i : -1)).filter((i) => i >= 0), [1, 2, 5, 6, 7, 8]);
+  assert.deepEqual(
+    [...way.on].map((on, i) => (on ? i : -1)).filter((i) => i >= 0),
+    [1, 2, 5, 6, 7, 8],
+  );
   assert.equal(way.count, 6);
 });
 
@@ -124,12 +130,18 @@ test("every encoding gives every node one of its classes, and tells them apart w
     for (const encoding of Object.values(ENCODINGS)) {
       const counts = composition(encoding, g.list);
       assert.equal(counts.size, encoding.classes.length);
-      assert.equal([...counts.values()].reduce((a, b) => a + b, 0), g.list.length);
+      assert.equal(
+        [...counts.values()].reduce((a, b) => a + b, 0),
+        g.list.length,
+      );
       assert.ok(encoding.classes.some(([key]) => key === strongest(encoding, g.list)));
       assert.ok(encoding.classes.every(([, , , mark]) => markPath(mark, 5)[1].startsWith("M")));
     }
   }
-  assert.deepEqual(graph("kinds").list.map((n) => n.family), ["loss", "custom", "compiled", "custom", "parameter", "parameter"]);
+  assert.deepEqual(
+    graph("kinds").list.map((n) => n.family),
+    ["loss", "custom", "compiled", "custom", "parameter", "parameter"],
+  );
 });
 
 test("graph nodes are grouped by autograd node and module, and found by either", () => {
@@ -138,15 +150,24 @@ test("graph nodes are grouped by autograd node and module, and found by either",
   const group = g.item(gelu.key);
   assert.equal(group.owner, gelu);
   assert.equal(group.parent.module, gelu.module);
-  assert.deepEqual(g.nodesOf(gelu.key).map((op) => op.base), [gelu, gelu]);
-  assert.deepEqual(g.search(`#${gelu.id}`), group.nodes.map((op) => op.id));
+  assert.deepEqual(
+    g.nodesOf(gelu.key).map((op) => op.base),
+    [gelu, gelu],
+  );
+  assert.deepEqual(
+    g.search(`#${gelu.id}`),
+    group.nodes.map((op) => op.id),
+  );
   assert.equal(g.search("validate_outputs gelu").length, 4);
   assert.equal(g.item("n99999"), undefined);
   assert.equal(g.item(undefined), undefined);
   // Colours and marks: what is known of the autograd node stands at its call, families at every graph node.
   for (const encoding of Object.values(ENCODINGS)) {
     const counts = composition(encoding, g.list);
-    assert.equal([...counts.values()].reduce((a, b) => a + b, 0), g.list.length);
+    assert.equal(
+      [...counts.values()].reduce((a, b) => a + b, 0),
+      g.list.length,
+    );
   }
   assert.equal(heldBy(g.list), heldBy(g.autograd.list));
 });
@@ -171,14 +192,30 @@ test("what is selected is found at another level", async () => {
   assert.equal(translated("g:a@2.0", base, f) !== "", true);
   assert.equal(translated("", base, f), "");
   assert.equal(translated("g:nowhere", base, f), "");
-  assert.deepEqual(["f1", "a1", "n1", "g:x"].map((key) => levelFor(key, "module")), ["fx", "aten", "module", "module"]);
+  assert.deepEqual(
+    ["f1", "a1", "n1", "g:x"].map((key) => levelFor(key, "module")),
+    ["fx", "aten", "module", "module"],
+  );
 });
 
 test("operators are read as autograd names them", async () => {
   const { familyOfOperator, operatorOf } = await source("families.js");
-  const families = { mm: "matmul", addmm: "matmul", convolution_backward: "matmul", native_layer_norm_backward: "norm",
-    _softmax_backward_data: "norm", view: "view", t: "view", _unsafe_view: "view", gelu_backward: "pointwise",
-    mul: "pointwise", sum: "pointwise", nll_loss_backward: "loss", embedding_dense_backward: "loss", tanh: "pointwise" };
+  const families = {
+    mm: "matmul",
+    addmm: "matmul",
+    convolution_backward: "matmul",
+    native_layer_norm_backward: "norm",
+    _softmax_backward_data: "norm",
+    view: "view",
+    t: "view",
+    _unsafe_view: "view",
+    gelu_backward: "pointwise",
+    mul: "pointwise",
+    sum: "pointwise",
+    nll_loss_backward: "loss",
+    embedding_dense_backward: "loss",
+    tanh: "pointwise",
+  };
   for (const [name, family] of Object.entries(families)) assert.equal(familyOfOperator(name), family, name);
   assert.equal(operatorOf("aten.mm.default"), "mm");
   assert.equal(operatorOf("ops.AddmmBackward0"), "AddmmBackward0");
@@ -223,7 +260,10 @@ test("only what is in sight is visited, and every box is found where it lies", (
     const b = s.view(i);
     assert.ok(s.visible(b.y + 1, b.y + 2, b.x + 1, b.x + 2).some((other) => other.key === b.key));
   }
-  assert.equal(s.frames(-Infinity, Infinity, -Infinity, Infinity, 1).every((b) => b.depth <= 1), true);
+  assert.equal(
+    s.frames(-Infinity, Infinity, -Infinity, Infinity, 1).every((b) => b.depth <= 1),
+    true,
+  );
 });
 
 test("levels of detail follow each other", () => {
@@ -239,7 +279,8 @@ test("arrow keys walk along edges, through closed groups", () => {
 });
 
 test("PyTorch's reasons in words", () => {
-  const miss = "Cache miss due to new autograd node: torch::autograd::AccumulateGrad (NodeCall 9) with key size 33, previous key sizes=[22]";
+  const miss =
+    "Cache miss due to new autograd node: torch::autograd::AccumulateGrad (NodeCall 9) with key size 33, previous key sizes=[22]";
   assert.match(inPlainWords(miss), /^AccumulateGrad #9 has another key/);
   assert.equal(inPlainWords("something else"), "something else");
 });

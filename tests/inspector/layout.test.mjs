@@ -39,7 +39,19 @@ function upward(s) {
   return count;
 }
 
-for (const name of ["mlp", "hooked", "copy_slices", "kinds", "failed", "hostile", "chain", "wide", "twice", "blocks4", "blocks40"]) {
+for (const name of [
+  "mlp",
+  "hooked",
+  "copy_slices",
+  "kinds",
+  "failed",
+  "hostile",
+  "chain",
+  "wide",
+  "twice",
+  "blocks4",
+  "blocks40",
+]) {
   test(`${name}: no boxes overlap, and every edge runs down`, () => {
     const g = graph(name);
     for (const [what, open] of openings(g)) {
@@ -103,24 +115,52 @@ test("every edge between shown items is drawn", () => {
 });
 
 test("an edge over several rows bends around what is between", () => {
-  const plan = layered({ width: [100, 100, 100, 100], height: [20, 20, 20, 20], edges: [[0, 1], [1, 2], [2, 3], [0, 3]] });
+  const plan = layered({
+    width: [100, 100, 100, 100],
+    height: [20, 20, 20, 20],
+    edges: [
+      [0, 1],
+      [1, 2],
+      [2, 3],
+      [0, 3],
+    ],
+  });
   const long = plan.routes[3];
   assert.ok(long.length > plan.routes[0].length, "has bends");
   for (let i = 0; i < long.length; i += 2) {
     for (const box of [1, 2]) {
-      const inside = long[i] > plan.x[box] && long[i] < plan.x[box] + 100 && long[i + 1] > plan.y[box] && long[i + 1] < plan.y[box] + 20;
+      const inside =
+        long[i] > plan.x[box] &&
+        long[i] < plan.x[box] + 100 &&
+        long[i + 1] > plan.y[box] &&
+        long[i + 1] < plan.y[box] + 20;
       assert.ok(!inside, `point ${i / 2} lies on box ${box}`);
     }
   }
 });
 
 test("the ordering takes crossings away", () => {
-  const plan = layered({ width: [50, 50, 50, 50], height: [20, 20, 20, 20], edges: [[0, 3], [1, 2]] });
+  const plan = layered({
+    width: [50, 50, 50, 50],
+    height: [20, 20, 20, 20],
+    edges: [
+      [0, 3],
+      [1, 2],
+    ],
+  });
   assert.ok((plan.x[0] - plan.x[1]) * (plan.x[3] - plan.x[2]) > 0, "the two edges do not cross");
 });
 
 test("a cycle, which no backward has, still ends in a picture", () => {
-  const plan = layered({ width: [50, 50, 50], height: [20, 20, 20], edges: [[0, 1], [1, 0], [1, 2]] });
+  const plan = layered({
+    width: [50, 50, 50],
+    height: [20, 20, 20],
+    edges: [
+      [0, 1],
+      [1, 0],
+      [1, 2],
+    ],
+  });
   assert.equal(plan.routes.length, 3);
   assert.ok(plan.x.every(Number.isFinite) && plan.y.every(Number.isFinite));
 });
@@ -161,7 +201,10 @@ test("a long spine is set in columns that lose nothing", () => {
   assert.ok(wrapped.columns > 3);
   assert.ok(wrapped.h < spine.h / 3);
   assert.equal(overlaps(wrapped), 0);
-  assert.equal(new Set(Array.from(wrapped.leaves, (i) => wrapped.item[i])).size, new Set(Array.from(spine.leaves, (i) => spine.item[i])).size);
+  assert.equal(
+    new Set(Array.from(wrapped.leaves, (i) => wrapped.item[i])).size,
+    new Set(Array.from(spine.leaves, (i) => spine.item[i])).size,
+  );
 });
 
 test("time grows with size and not with its square", () => {

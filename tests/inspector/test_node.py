@@ -12,7 +12,7 @@ from cabw_viz.views.inspector import columns, findings
 from tests import records
 from tests.inspector.blocks import compared, lowered, transformer
 
-HERE = Path(__file__).parent
+AS_CAPTURED = Path(__file__).parent
 NODE = shutil.which("node")
 OLDEST = 20
 
@@ -71,11 +71,11 @@ def twice():
 
 
 @pytest.mark.skipif(NODE is None, reason="needs Node; try: apt-get install nodejs")
-@pytest.mark.parametrize("name", sorted(path.name for path in HERE.glob("*.test.mjs")))
+@pytest.mark.parametrize("name", sorted(path.name for path in AS_CAPTURED.glob("*.test.mjs")))
 def test_in_node(name, packed):
     if version() < OLDEST:
         pytest.skip(f"needs Node {OLDEST} or newer")
-    command = [NODE, "--experimental-default-type=module", "--test", str(HERE / name)]
+    command = [NODE, "--experimental-default-type=module", "--test", str(AS_CAPTURED / name)]
     environment = {**os.environ, "CABW_PACKED": str(packed), "NODE_NO_WARNINGS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from cabw_viz.kept import Gradient, NodeGradients
 from cabw_viz.record.divergence import BETWEEN, Difference, DivergenceRow, NonFinite, Range
 from cabw_viz.record.kinds import GOOD, SEVERITY
 from cabw_viz.record.model import AutogradNode, CaptureRecord
-from cabw_viz.replay.divergence.gradient_places import GradientPlaces, Step
-from cabw_viz.replay.divergence.node_judging import Judged, range_of
+from cabw_viz.replay.divergence.gradient_sites import GradientSites, Step
+from cabw_viz.replay.divergence.node_comparison import Judged, range_of
+from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
 
 
 @dataclass
 class Findings:
     """What was found at each place of a graph."""
 
-    places: GradientPlaces
+    places: GradientSites
     kept: NodeGradients
     followed: Mapping[str, Judged]
     """What the graph had there when it ran."""
@@ -110,7 +110,7 @@ def _is_told(step: Step, findings: Findings) -> bool:
     return own is not None and own.verdict not in GOOD
 
 
-def _with_bare_nodes(record: CaptureRecord, places: GradientPlaces) -> list[Step]:
+def _with_bare_nodes(record: CaptureRecord, places: GradientSites) -> list[Step]:
     """The steps in their order, and at its place by number each autograd node that makes nothing."""
     own = [step for step in places.steps if step.kind not in BETWEEN]
     known = {step.number for step in own}

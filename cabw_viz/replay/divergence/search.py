@@ -20,29 +20,29 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.kept import Gradient, Kept, NodeGradients
-from cabw_viz.live import LiveCapture
 from cabw_viz.record.divergence import Difference, Divergence
 from cabw_viz.record.model import CaptureRecord
-from cabw_viz.replay.divergence.following import Following, StoppedError, with_places_out
-from cabw_viz.replay.divergence.gradient_places import GradientPlaces, gradient_places
-from cabw_viz.replay.divergence.node_judging import Judged, NodeJudge
-from cabw_viz.replay.divergence.rounding_of_steps import Held, excused, is_suspicious
+from cabw_viz.replay.divergence.gradient_sites import GradientSites, gradient_sites
+from cabw_viz.replay.divergence.node_comparison import Judged, NodeJudge
+from cabw_viz.replay.divergence.probing import Following, StoppedError, with_places_out
 from cabw_viz.replay.divergence.rows import Findings, rows_of
-from cabw_viz.replay.elsewhere.compiling import run_compiled
-from cabw_viz.replay.elsewhere.prepared import Prepared
-from cabw_viz.replay.elsewhere.target import EAGER, HERE, Target
-from cabw_viz.replay.parity.gradients import check_reference
-from cabw_viz.replay.parity.gradients import notes as notes_of_hooks
-from cabw_viz.replay.parity.words import RUNS
+from cabw_viz.replay.divergence.step_rounding import Held, judged_against_float64, needs_float64
+from cabw_viz.replay.parity.comparison import check_reference
+from cabw_viz.replay.parity.comparison import notes as notes_of_hooks
+from cabw_viz.replay.parity.descriptions import RUNS
+from cabw_viz.replay.placement.compiled import run_compiled
+from cabw_viz.replay.placement.runnable_graph import RunnableGraph
+from cabw_viz.replay.placement.target import AS_CAPTURED, EAGER, Target
 from cabw_viz.replay.runner import HookPolicy, interpreted, prepared, runnable
+from cabw_viz.runtime.capture_state import CaptureState
+from cabw_viz.runtime.gradient_snapshots import Gradient, Kept, NodeGradients
 
 
 def divergence(
     record: CaptureRecord,
-    live: LiveCapture,
+    live: CaptureState,
     *,
-    target: Target = HERE,
+    target: Target = AS_CAPTURED,
     hooks: HookPolicy = "run",
     rtol: float | None = None,
     atol: float | None = None,
@@ -66,7 +66,7 @@ def divergence(
     NodeJudge(rtol, atol).tolerance(torch.float32)
     graph, _ = runnable(record, live)
     eager = check_kept(record, live)
-    places = gradient_places(record, graph.graph)
+    places = gradient_sites(record, graph.graph)
     python = runs_python(record)
     if python and not target.compiles:  # a compiler is told of writes, and makes them as if nobody else read that
         places = places.with_writes()
@@ -87,7 +87,7 @@ def divergence(
     )
 
 
-def check_kept(record: CaptureRecord, live: LiveCapture) -> NodeGradients:
+def check_kept(record: CaptureRecord, live: CaptureState) -> NodeGradients:
     """The gradients of the user's own run.
 
     Raises:
@@ -128,9 +128,9 @@ class _Search:
     """One comparison on its way."""
 
     record: CaptureRecord
-    live: LiveCapture
+    live: CaptureState
     eager: NodeGradients
-    places: GradientPlaces
+    places: GradientSites
     target: Target
     hooks: HookPolicy
     judge: NodeJudge
@@ -164,7 +164,7 @@ class _Search:
 
     # -- following -----------------------------------------------------------------------------------------------
 
-    def _follow(self, ready: Prepared) -> tuple[dict[str, Judged], CabwError | None]:
+    def _follow(self, ready: RunnableGraph) -> tuple[dict[str, Judged], CabwError | None]:
         """Run the graph, and judge what it has at each place; with what stopped it on the way."""
         judged: dict[str, Judged] = {}
 
@@ -180,7 +180,7 @@ class _Search:
             return judged, error
         return judged, None
 
-    def _follow_compiled(self, ready: Prepared) -> tuple[dict[str, Judged], CabwError | None]:
+    def _follow_compiled(self, ready: RunnableGraph) -> tuple[dict[str, Judged], CabwError | None]:
         """Run the compiled graph, and judge what it had at each place."""
         graph, names = with_places_out(ready.graph, self._values_to_return())
         ran = run_compiled(self.record, replace(ready, graph=graph), hooks=self.hooks == "run")
@@ -197,7 +197,7 @@ class _Search:
 
     # -- step by step --------------------------------------------------------------------------------------------
 
-    def _step_alone(self, ready: Prepared) -> tuple[dict[str, Judged], frozenset[str]]:
+    def _step_alone(self, ready: RunnableGraph) -> tuple[dict[str, Judged], frozenset[str]]:
         """Run each step on what the other side had; what it makes of that, and at which places that was known."""
         judged: dict[str, Judged] = {}
         given: set[str] = set()
@@ -237,7 +237,7 @@ class _Search:
         found = self.judge(reference, candidate)
         if found is None or self.judge.given or not isinstance(reference, Gradient) or candidate is None:
             return found
-        if is_suspicious(found.difference, reference.value, candidate):
+        if needs_float64(found.difference, reference.value, candidate):
             self.held[name] = Held(reference.value.detach(), candidate.detach())
         return found
 
@@ -263,7 +263,9 @@ class _Search:
         def at(name: str, value: Any) -> Any:
             if name in self.held and isinstance(value, torch.Tensor):
                 independent = name in reproduced
-                difference = excused(alone[name].difference, self.held[name], value, independent=independent)
+                difference = judged_against_float64(
+                    alone[name].difference, self.held[name], value, independent=independent
+                )
                 alone[name] = replace(alone[name], difference=difference)
             there = self._instead(name, value)
             return value if there is None else there
@@ -288,14 +290,14 @@ class _Search:
 
         if self.judge.across:
             try:
-                self._interpret(prepared(self.record, self.live, HERE, self.hooks), at)
+                self._interpret(prepared(self.record, self.live, AS_CAPTURED, self.hooks), at)
             except CabwError:  # it may be that only the target can run it; nothing is reproduced then
                 return frozenset(found)
         return frozenset(found)
 
     # -- both ----------------------------------------------------------------------------------------------------
 
-    def _interpret(self, ready: Prepared, at: Callable[[str, Any], Any]) -> None:
+    def _interpret(self, ready: RunnableGraph, at: Callable[[str, Any], Any]) -> None:
         elsewhere = ready.elsewhere
 
         def judging(name: str, value: Any) -> Any:

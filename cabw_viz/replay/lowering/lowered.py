@@ -12,12 +12,12 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.live import AUTOCAST_DEVICES, LiveCapture
 from cabw_viz.record.model import CaptureRecord
-from cabw_viz.replay.lowering.brought import Brought, brought, differing_structure
 from cabw_viz.replay.lowering.guards import Guards
+from cabw_viz.replay.lowering.python_constants import PythonConstants, brought, differing_structure
 from cabw_viz.replay.lowering.signature import flat_values
 from cabw_viz.replay.runner import check_versions, runnable
+from cabw_viz.runtime.capture_state import AUTOCAST_DEVICES, CaptureState
 
 META = "cabw"
 """Key in a node's `meta`: a dict with `autograd_node` (NodeCall number), `name`, `module`, `module_class`, `visit`,
@@ -32,7 +32,7 @@ class CaptureLike(Protocol):
         """The plain data."""
 
     @property
-    def live(self) -> LiveCapture:
+    def live(self) -> CaptureState:
         """What it keeps alive."""
 
 
@@ -61,18 +61,18 @@ class Parts:
     """Of the leaves, in the record."""
     guards: Guards
     constants: tuple[Constant, ...]
-    brought: tuple[Brought, ...]
+    brought: tuple[PythonConstants, ...]
     origin: Origin
 
 
 class Origin:
     """The capture that a graph was made of. It keeps nothing alive; copies share it, and pickles are without it."""
 
-    def __init__(self, record: CaptureRecord | None = None, live: LiveCapture | None = None) -> None:
+    def __init__(self, record: CaptureRecord | None = None, live: CaptureState | None = None) -> None:
         self.record = record
         self.reference = None if live is None else weakref.ref(live)
 
-    def get(self) -> tuple[CaptureRecord, LiveCapture]:
+    def get(self) -> tuple[CaptureRecord, CaptureState]:
         """The capture.
 
         Raises:
@@ -174,13 +174,13 @@ class Lowered(torch.fx.GraphModule):
         inputs = flat_inputs(record, live)
         if self._parts.origin.reference is None or live is not self._parts.origin.reference():
             self._check_like(record, live)
-        assert live.surroundings is not None  # set together with the arguments
-        with live.surroundings.restored(), torch_adapter.compiled_autograd_off():
+        assert live.thread_state is not None  # set together with the arguments
+        with live.thread_state.restored(), torch_adapter.compiled_autograd_off():
             found = self(*inputs)
         pairs = zip(self._parts.indices, found, strict=True)
         return {name: gradient for index, gradient in pairs for name in record.leaves[index].names}
 
-    def _check_like(self, record: CaptureRecord, live: LiveCapture) -> None:
+    def _check_like(self, record: CaptureRecord, live: CaptureState) -> None:
         """Refuse a capture that this graph is not the backward of."""
         own = self._parts.origin.record
         difference = None if own is None else differing_structure(own, record)
@@ -207,16 +207,16 @@ class Lowered(torch.fx.GraphModule):
                 )
 
 
-def flat_inputs(record: CaptureRecord, live: LiveCapture) -> tuple[Any, ...]:
+def flat_inputs(record: CaptureRecord, live: CaptureState) -> tuple[Any, ...]:
     """What a lowered graph takes, of a capture."""
     _, arguments = runnable(record, live)
     check_versions(record, arguments)
     return tuple(flat_values(record, arguments))
 
 
-def _captured(capture: Any) -> tuple[CaptureRecord, LiveCapture]:
+def _captured(capture: Any) -> tuple[CaptureRecord, CaptureState]:
     record, live = getattr(capture, "record", None), getattr(capture, "live", None)
-    if isinstance(record, CaptureRecord) and isinstance(live, LiveCapture):
+    if isinstance(record, CaptureRecord) and isinstance(live, CaptureState):
         return record, live
     raise CabwError(
         f"gradients() was called with a {type(capture).__name__}", expected="a capture", try_="gradients(session[0])"

@@ -7,10 +7,10 @@ import operator
 import torch.fx
 
 from cabw_viz import torch_adapter
-from cabw_viz.fx_text import render_arguments
 from cabw_viz.record.kinds import GraphKind
 from cabw_viz.record.model import GraphNode
 from cabw_viz.replay.lowering.lowered import META
+from cabw_viz.runtime.fx_text import render_arguments
 
 
 def lowered_nodes(graph: torch.fx.GraphModule) -> tuple[GraphNode, ...]:

@@ -11,9 +11,9 @@ import torch
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.live import Arguments
 from cabw_viz.record.model import AutogradNode, CaptureRecord, LiftedInput, LiftedUse
-from cabw_viz.replay.elsewhere.labels import input_label
+from cabw_viz.replay.placement.labels import input_label
+from cabw_viz.runtime.capture_state import Arguments
 
 _DIMENSION = re.compile(r"\[\d+\]$|, dimension \d+$")
 """What tells the dimension in a size's meaning: `self_sym_sizes[0]`, `gradient 1, dimension 0`."""

@@ -16,20 +16,20 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.live import Arguments, LiveCapture
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.replay.lowering.assembling import Assembling
-from cabw_viz.replay.lowering.brought import brought
 from cabw_viz.replay.lowering.guards import Expected, Guards
 from cabw_viz.replay.lowering.lowered import META, Lowered, Origin, Parts
-from cabw_viz.replay.lowering.refusals import nested, refusal
+from cabw_viz.replay.lowering.lowering_errors import nested, refusal
+from cabw_viz.replay.lowering.python_constants import brought
 from cabw_viz.replay.lowering.signature import Slot, put_back, slots
 from cabw_viz.replay.progress import Progress
-from cabw_viz.replay.runner import Collecting, HookPolicy, by_leaf, check_hooks, check_versions, runnable, said
+from cabw_viz.replay.runner import GradientCollector, HookPolicy, by_leaf, check_hooks, check_versions, runnable, said
+from cabw_viz.runtime.capture_state import Arguments, CaptureState
 
 
 def lower(
-    record: CaptureRecord, live: LiveCapture, *, hooks: HookPolicy = "run", symbolic: bool = True, tied: bool = True
+    record: CaptureRecord, live: CaptureState, *, hooks: HookPolicy = "run", symbolic: bool = True, tied: bool = True
 ) -> Lowered:
     """Trace a captured graph down to aten ops; no kernel runs, nothing is written.
 
@@ -59,10 +59,10 @@ def lower(
         indices[:] = found
         return list(found.values())
 
-    assert live.surroundings is not None  # set together with the arguments
+    assert live.thread_state is not None  # set together with the arguments
     symbols = [each.value for each in stand_ins if _is_traced(each.value)]
     with (
-        live.surroundings.restored(),
+        live.thread_state.restored(),
         torch_adapter.compiled_autograd_off(),
         torch_adapter.no_nested_accumulation(nested),
         Progress(len(record.graph_nodes), "lowering") as tracing.progress,
@@ -138,7 +138,7 @@ def _check_inputs(given: Sequence[Slot]) -> None:
             )
 
 
-def _check_leaves(record: CaptureRecord, live: LiveCapture, found: Sequence[int]) -> None:
+def _check_leaves(record: CaptureRecord, live: CaptureState, found: Sequence[int]) -> None:
     """Refuse a trace that lacks a gradient that your own run had: a formula went another way on stand-ins."""
     lost = [record.leaves[index].label for index in live.reference if index not in found]
     if lost:
@@ -152,11 +152,11 @@ def _check_leaves(record: CaptureRecord, live: LiveCapture, found: Sequence[int]
 # -- the trace -----------------------------------------------------------------------------------------------
 
 
-class _Tracing(Collecting):
+class _Tracing(GradientCollector):
     """Interprets a captured graph on stand-ins.
 
     run_node   the ops that were noted meanwhile get the autograd node, module and line in their `meta`
-    └─ Collecting   as in a replay
+    └─ GradientCollector   as in a replay
     """
 
     def __init__(self, graph: torch.fx.GraphModule, record: CaptureRecord, hooks: HookPolicy) -> None:

@@ -728,13 +728,7 @@ function reach(cone, [up, down] = ["towards the loss", "towards the leaves"]) {
   if (!cone) return null;
   return [
     h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " " + up)),
-    h(
-      "div",
-      null,
-      h("i.cabw-reach.down"),
-      plural(cone.down, "descendant"),
-      h("span.muted", null, " " + down),
-    ),
+    h("div", null, h("i.cabw-reach.down"), plural(cone.down, "descendant"), h("span.muted", null, " " + down)),
   ];
 }
 
@@ -816,7 +810,9 @@ const familyOfOperator = (name) =>
 
 /** An operator as one says it: `mm` of `aten.mm.default`, `AddmmBackward0` of `ops.AddmmBackward0`. */
 const operatorOf = (target) =>
-  target.replace(/^(torch\.)?(_?ops\.)?(aten\.)?/, "").replace(/\.(default|int|Tensor|Scalar|self|dim|input|dim_IntList)$/, "");
+  target
+    .replace(/^(torch\.)?(_?ops\.)?(aten\.)?/, "")
+    .replace(/\.(default|int|Tensor|Scalar|self|dim|input|dim_IntList)$/, "");
 
 /** A name fit for one line of the picture: what cannot be seen, or would turn the line round, as a dot. */
 const plain = (text) => text.replace(/[\u0000-\u001f\u007f\u200b-\u200f\u2028-\u202e\u2066-\u2069]/g, "·");
@@ -1744,7 +1740,15 @@ const { layered } = $layout;
 const { Sheet } = $sheet;
 const { wrap } = $wrap;
 
-const BOX = { node: [144, 24], op: [180, 24], parameter: [124, 22], group: [184, 42], stack: [268, 76], header: 26, pad: 14 };
+const BOX = {
+  node: [144, 24],
+  op: [180, 24],
+  parameter: [124, 22],
+  group: [184, 42],
+  stack: [268, 76],
+  header: 26,
+  pad: 14,
+};
 const KEPT = 4;
 
 class Arranger {
@@ -2027,7 +2031,6 @@ function index(graph, s) {
   }
   return { ...s, at, home, bounds, rowAt, leaves, open: Uint32Array.from(open), tallest };
 }
-
 return { BOX, Arranger, ROW };
 };
 const $arrange = $arrange_();
@@ -2634,7 +2637,12 @@ class OpsGraph extends Drawable {
       const place = first ? placeOf[first.index] : 0;
       if (!g.parent || place <= shared || g.depth !== segments[place - 1].length) continue;
       const node = first.base;
-      Object.assign(g, { owner: node, name: node.parameter ?? node.label, cls: "#" + node.id, module: g.parent.module });
+      Object.assign(g, {
+        owner: node,
+        name: node.parameter ?? node.label,
+        cls: "#" + node.id,
+        module: g.parent.module,
+      });
       Object.assign(g.parent, { stack: 0, odd: [] }); // calls of one module are no blocks
       if (this.owned.has(node.key)) continue;
       g.key = node.key;
@@ -2797,7 +2805,11 @@ class Scene {
       if (!ends[c][0] || y < ends[c][0].y) ends[c][0] = { y, way };
       if (!ends[c][1] || y >= ends[c][1].y) ends[c][1] = { y, way };
     }
-    return ends.map(([first, last], c) => ({ x: c * stride, w: stride, texts: first ? range(first.way, last.way) : [] }));
+    return ends.map(([first, last], c) => ({
+      x: c * stride,
+      w: stride,
+      texts: first ? range(first.way, last.way) : [],
+    }));
   }
 
   /** Closed boxes in a part of the world, by rows of height. */
@@ -2986,7 +2998,10 @@ class LayoutClient {
 }
 
 const binary = (value) => typeof value === "object";
-const buffersOf = (parts) => Object.values(parts).filter(binary).map((bytes) => bytes.buffer);
+const buffersOf = (parts) =>
+  Object.values(parts)
+    .filter(binary)
+    .map((bytes) => bytes.buffer);
 
 /** The worker gets bytes of its own: the page goes on reading these. */
 function copied(parts) {
@@ -3149,9 +3164,7 @@ function taskForm(ins, what, missing) {
   const task = ins.model.get("task") || {};
   const running = task.state === "running" || asked(ins, what);
   const chosen = (ins.ui[what] ??= {});
-  const fields = Object.entries(choices).map(([name, options]) =>
-    choice(name, options, chosen, running),
-  );
+  const fields = Object.entries(choices).map(([name, options]) => choice(name, options, chosen, running));
   const run = () => {
     ins.asked = { what, at: performance.now(), task: ins.model.get("task") };
     ins.model.send({ type: "run", what, options: chosen });
@@ -4125,11 +4138,11 @@ function operators(ins, n) {
     const rows = own.slice(0, MOST_LINES).map((i) => {
       const key = "a" + code.columns.ordinal[i];
       const [name, target, rest] = statement(code.lines[i].slice(0, 300));
-      return h("button.cabw-one", { "data-key": key, title: code.lines[i].slice(0, 2000), onclick: () => ins.reveal(key) }, [
-        `${name} = `,
-        h("b", null, operatorOf(target)),
-        h("span.muted", null, rest),
-      ]);
+      return h(
+        "button.cabw-one",
+        { "data-key": key, title: code.lines[i].slice(0, 2000), onclick: () => ins.reveal(key) },
+        [`${name} = `, h("b", null, operatorOf(target)), h("span.muted", null, rest)],
+      );
     });
     return h("div", null, heading("Aten operators", show), h("div.cabw-src.mono", null, rows));
   }
@@ -4151,7 +4164,9 @@ function operators(ins, n) {
     h(
       "div.cabw-tags",
       null,
-      [...ran].map(([name, count]) => h("span.cabw-tag", null, name, count > 1 ? h("span.muted", null, `× ${count}`) : "")),
+      [...ran].map(([name, count]) =>
+        h("span.cabw-tag", null, name, count > 1 ? h("span.muted", null, `× ${count}`) : ""),
+      ),
     ),
   );
 }
@@ -4569,17 +4584,7 @@ const $panels_node_ = () => {
 const { h, mark, plural, shape } = $dom;
 const { bytes, differs, duration, error } = $encode;
 const { ALARM, facts, heading, kindMark, reach } = $parts;
-const {
-  baked,
-  graphCode,
-  hooks,
-  lifted,
-  links,
-  operators,
-  pathTo,
-  saved,
-  source,
-} = $panels_details;
+const { baked, graphCode, hooks, lifted, links, operators, pathTo, saved, source } = $panels_details;
 const { groupParts } = $panels_group;
 const { matches, overview } = $panels_overview;
 
@@ -4612,7 +4617,12 @@ function opParts(ins, op) {
       "div.cabw-head",
       null,
       kindMark(op, 15),
-      h("h2.clip", { title: op.name.slice(0, 2000) }, h("bdi", null, op.operator), h("span.muted", null, "  " + op.name)),
+      h(
+        "h2.clip",
+        { title: op.name.slice(0, 2000) },
+        h("bdi", null, op.operator),
+        h("span.muted", null, "  " + op.name),
+      ),
     ),
     facts([
       ["Kind", MADE[op.kind] ?? op.kind.replaceAll("_", " ")],
@@ -4645,9 +4655,15 @@ function nodeParts(ins, n) {
 
 /** What a step does wrong on its own, given gradients that agree. */
 function atFault(c) {
-  const what = Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `${error(c.rel)} relative, ${error(c.abs)} absolute`;
+  const what = Number.isNaN(c.rel)
+    ? c.verdict.replaceAll("_", " ")
+    : `${error(c.rel)} relative, ${error(c.abs)} absolute`;
   const who = { gradient_sum: `The ${c.name}`, hook: `The ${c.name}` }[c.kind] ?? "It";
-  return h("p.cabw-fault", null, `${who} makes a difference of gradients that agree: ${what}${c.note ? `; ${c.note}` : ""}.`);
+  return h(
+    "p.cabw-fault",
+    null,
+    `${who} makes a difference of gradients that agree: ${what}${c.note ? `; ${c.note}` : ""}.`,
+  );
 }
 
 function agreed(n) {
@@ -4655,20 +4671,14 @@ function agreed(n) {
 }
 
 /** An error that says nothing of the kind of difference, or the kind. */
-const differing = (n) =>
-  n.relative < Infinity ? `differs by ${error(n.relative)}` : n.verdict.replaceAll("_", " ");
+const differing = (n) => (n.relative < Infinity ? `differs by ${error(n.relative)}` : n.verdict.replaceAll("_", " "));
 
 function head(ins, n) {
   const verdict =
     !n.compared || n.origin
       ? null
       : differs(n)
-        ? h(
-            "span.cabw-tag.alarm",
-            null,
-            mark("differ", ALARM, 10),
-            n.row ? n.row.verdict : differing(n),
-          )
+        ? h("span.cabw-tag.alarm", null, mark("differ", ALARM, 10), n.row ? n.row.verdict : differing(n))
         : h("span.cabw-tag", null, mark("equal", "var(--muted)", 10), agreed(n));
   const tags = [
     n.failed && h("span.cabw-tag.alarm", null, mark("cross", ALARM, 10), "The trace stopped here"),
@@ -4960,10 +4970,7 @@ function summary(ins) {
       : parameters.length === 1
         ? "The one gradient agrees"
         : `All ${count} agree`;
-  return [
-    h("h2", null, head),
-    h("p.muted", null, sentence(`${parity.candidate}, against ${parity.reference}.`)),
-  ];
+  return [h("h2", null, head), h("p.muted", null, sentence(`${parity.candidate}, against ${parity.reference}.`))];
 }
 
 /** How the gradients of parameters were compared; folded, for it is the same each time. */
@@ -4993,7 +5000,10 @@ function diverging(ins) {
     finding(ins, {
       icon: i ? "differ" : "flag",
       head: `${i ? "At fault too" : "First divergence"}: ${c.node && !STEPS.has(c.kind) ? title(c.node) : c.name}`,
-      text: [c.node ? place(ins, c.node) : "", Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `off by ${error(c.rel)} of the largest element`]
+      text: [
+        c.node ? place(ins, c.node) : "",
+        Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `off by ${error(c.rel)} of the largest element`,
+      ]
         .filter(Boolean)
         .join(", "),
       onclick: () => c.node && ins.reveal(c.node.key),
@@ -6054,7 +6064,8 @@ function paintNode(r, b, [x, y, w, h], colour) {
   ctx.lineWidth = 1;
   ctx.stroke();
   if (view.k < LOD.marks) return;
-  paintMark(r, 
+  paintMark(
+    r,
     colour.mark,
     x + 13,
     y + h / 2,
@@ -6104,7 +6115,8 @@ function paintGroup(r, b, [x, y, w, h], parts) {
   ctx.fill();
   ctx.textBaseline = "middle";
   ctx.fillStyle = theme.text;
-  const used = paintText(r, 
+  const used = paintText(
+    r,
     nameOf(g) + (stack ? `  ×${g.stack}` : ""),
     x + 21,
     y + 14.5,
@@ -6115,7 +6127,8 @@ function paintGroup(r, b, [x, y, w, h], parts) {
   ctx.fillStyle = theme.muted;
   const sub = stack ? `${g.children[0].cls}` : g.cls === g.name ? "" : g.cls;
   paintText(r, sub, x + 21 + used + 7, y + 15, w - 44 - used, `${(11 * r.grow).toFixed(1)}px`);
-  paintText(r, 
+  paintText(
+    r,
     `${plural(g.nodes.length, "node")}${r.figureOf(g) ? "  ·  " + r.figureOf(g) : ""}`,
     x + 21,
     y + (stack ? 30 : 27.5),
@@ -6147,7 +6160,8 @@ function paintCells(r, b) {
     if (view.k < 0.7) continue;
     ctx.fillStyle = r.state.hoverCell === c.key ? theme.accent : theme.muted;
     ctx.textAlign = "center";
-    paintText(r, 
+    paintText(
+      r,
       c.group.name,
       c.x + c.w / 2,
       c.y + c.h + 7.5,
@@ -6275,7 +6289,8 @@ function paintTitles(r, frames) {
       ctx.fillStyle = theme.text;
       const used = paintText(r, nameOf(b.item), sx + 23 * scale, cy + 0.5, w * view.k - 40, "600 " + size(12));
       ctx.fillStyle = theme.muted;
-      paintText(r, 
+      paintText(
+        r,
         `${b.item.cls || ""}`,
         sx + (23 + 7) * scale + used,
         cy + 0.5,
@@ -6292,7 +6307,8 @@ function paintTitles(r, frames) {
         room = wrapped ? GUTTER * view.k - 4 : 200; // beside a column there is room for a number at most
       ctx.fillStyle = theme.muted;
       ctx.textAlign = "right";
-      paintText(r, 
+      paintText(
+        r,
         wrapped ? b.item.name : b.item.path,
         sx - (wrapped ? 3 : 8),
         sy < 0 ? Math.min(52, sy + h * view.k - 8) : sy + 8,
@@ -6383,13 +6399,7 @@ function outline(r, b, o) {
   const [x, y, w, h] = rectOf(r, b);
   if (b.kind === "node" && b.item.parameter) tag(r.ctx, x - o, y - o, w + 2 * o, h + 2 * o);
   else
-    r.ctx.roundRect(
-      x - o,
-      y - o,
-      w + 2 * o,
-      (b.kind === "stack" ? h - 8 : h) + 2 * o,
-      (b.kind === "node" ? 5 : 7) + o,
-    );
+    r.ctx.roundRect(x - o, y - o, w + 2 * o, (b.kind === "stack" ? h - 8 : h) + 2 * o, (b.kind === "node" ? 5 : 7) + o);
 }
 
 function pill(r, text, x, y) {

@@ -7,7 +7,15 @@ import { layered } from "./layout.js";
 import { Sheet } from "./sheet.js";
 import { wrap } from "./wrap.js";
 
-export const BOX = { node: [144, 24], op: [180, 24], parameter: [124, 22], group: [184, 42], stack: [268, 76], header: 26, pad: 14 };
+export const BOX = {
+  node: [144, 24],
+  op: [180, 24],
+  parameter: [124, 22],
+  group: [184, 42],
+  stack: [268, 76],
+  header: 26,
+  pad: 14,
+};
 const KEPT = 4;
 
 export class Arranger {
@@ -290,4 +298,3 @@ function index(graph, s) {
   }
   return { ...s, at, home, bounds, rowAt, leaves, open: Uint32Array.from(open), tallest };
 }
-

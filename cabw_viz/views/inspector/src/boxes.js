@@ -127,7 +127,8 @@ function paintNode(r, b, [x, y, w, h], colour) {
   ctx.lineWidth = 1;
   ctx.stroke();
   if (view.k < LOD.marks) return;
-  paintMark(r, 
+  paintMark(
+    r,
     colour.mark,
     x + 13,
     y + h / 2,
@@ -177,7 +178,8 @@ function paintGroup(r, b, [x, y, w, h], parts) {
   ctx.fill();
   ctx.textBaseline = "middle";
   ctx.fillStyle = theme.text;
-  const used = paintText(r, 
+  const used = paintText(
+    r,
     nameOf(g) + (stack ? `  ×${g.stack}` : ""),
     x + 21,
     y + 14.5,
@@ -188,7 +190,8 @@ function paintGroup(r, b, [x, y, w, h], parts) {
   ctx.fillStyle = theme.muted;
   const sub = stack ? `${g.children[0].cls}` : g.cls === g.name ? "" : g.cls;
   paintText(r, sub, x + 21 + used + 7, y + 15, w - 44 - used, `${(11 * r.grow).toFixed(1)}px`);
-  paintText(r, 
+  paintText(
+    r,
     `${plural(g.nodes.length, "node")}${r.figureOf(g) ? "  ·  " + r.figureOf(g) : ""}`,
     x + 21,
     y + (stack ? 30 : 27.5),
@@ -220,7 +223,8 @@ function paintCells(r, b) {
     if (view.k < 0.7) continue;
     ctx.fillStyle = r.state.hoverCell === c.key ? theme.accent : theme.muted;
     ctx.textAlign = "center";
-    paintText(r, 
+    paintText(
+      r,
       c.group.name,
       c.x + c.w / 2,
       c.y + c.h + 7.5,

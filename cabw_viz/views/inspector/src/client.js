@@ -106,7 +106,10 @@ export class LayoutClient {
 }
 
 const binary = (value) => typeof value === "object";
-const buffersOf = (parts) => Object.values(parts).filter(binary).map((bytes) => bytes.buffer);
+const buffersOf = (parts) =>
+  Object.values(parts)
+    .filter(binary)
+    .map((bytes) => bytes.buffer);
 
 /** The worker gets bytes of its own: the page goes on reading these. */
 function copied(parts) {

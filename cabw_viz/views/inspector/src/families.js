@@ -35,7 +35,9 @@ export const familyOfOperator = (name) =>
 
 /** An operator as one says it: `mm` of `aten.mm.default`, `AddmmBackward0` of `ops.AddmmBackward0`. */
 export const operatorOf = (target) =>
-  target.replace(/^(torch\.)?(_?ops\.)?(aten\.)?/, "").replace(/\.(default|int|Tensor|Scalar|self|dim|input|dim_IntList)$/, "");
+  target
+    .replace(/^(torch\.)?(_?ops\.)?(aten\.)?/, "")
+    .replace(/\.(default|int|Tensor|Scalar|self|dim|input|dim_IntList)$/, "");
 
 /** A name fit for one line of the picture: what cannot be seen, or would turn the line round, as a dot. */
 export const plain = (text) => text.replace(/[\u0000-\u001f\u007f\u200b-\u200f\u2028-\u202e\u2066-\u2069]/g, "·");

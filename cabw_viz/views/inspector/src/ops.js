@@ -192,7 +192,12 @@ export class OpsGraph extends Drawable {
       const place = first ? placeOf[first.index] : 0;
       if (!g.parent || place <= shared || g.depth !== segments[place - 1].length) continue;
       const node = first.base;
-      Object.assign(g, { owner: node, name: node.parameter ?? node.label, cls: "#" + node.id, module: g.parent.module });
+      Object.assign(g, {
+        owner: node,
+        name: node.parameter ?? node.label,
+        cls: "#" + node.id,
+        module: g.parent.module,
+      });
       Object.assign(g.parent, { stack: 0, odd: [] }); // calls of one module are no blocks
       if (this.owned.has(node.key)) continue;
       g.key = node.key;

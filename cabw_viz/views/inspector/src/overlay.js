@@ -33,7 +33,8 @@ export function paintTitles(r, frames) {
       ctx.fillStyle = theme.text;
       const used = paintText(r, nameOf(b.item), sx + 23 * scale, cy + 0.5, w * view.k - 40, "600 " + size(12));
       ctx.fillStyle = theme.muted;
-      paintText(r, 
+      paintText(
+        r,
         `${b.item.cls || ""}`,
         sx + (23 + 7) * scale + used,
         cy + 0.5,
@@ -50,7 +51,8 @@ export function paintTitles(r, frames) {
         room = wrapped ? GUTTER * view.k - 4 : 200; // beside a column there is room for a number at most
       ctx.fillStyle = theme.muted;
       ctx.textAlign = "right";
-      paintText(r, 
+      paintText(
+        r,
         wrapped ? b.item.name : b.item.path,
         sx - (wrapped ? 3 : 8),
         sy < 0 ? Math.min(52, sy + h * view.k - 8) : sy + 8,
@@ -141,13 +143,7 @@ function outline(r, b, o) {
   const [x, y, w, h] = rectOf(r, b);
   if (b.kind === "node" && b.item.parameter) tag(r.ctx, x - o, y - o, w + 2 * o, h + 2 * o);
   else
-    r.ctx.roundRect(
-      x - o,
-      y - o,
-      w + 2 * o,
-      (b.kind === "stack" ? h - 8 : h) + 2 * o,
-      (b.kind === "node" ? 5 : 7) + o,
-    );
+    r.ctx.roundRect(x - o, y - o, w + 2 * o, (b.kind === "stack" ? h - 8 : h) + 2 * o, (b.kind === "node" ? 5 : 7) + o);
 }
 
 function pill(r, text, x, y) {

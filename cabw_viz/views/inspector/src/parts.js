@@ -48,13 +48,7 @@ export function reach(cone, [up, down] = ["towards the loss", "towards the leave
   if (!cone) return null;
   return [
     h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " " + up)),
-    h(
-      "div",
-      null,
-      h("i.cabw-reach.down"),
-      plural(cone.down, "descendant"),
-      h("span.muted", null, " " + down),
-    ),
+    h("div", null, h("i.cabw-reach.down"), plural(cone.down, "descendant"), h("span.muted", null, " " + down)),
   ];
 }
 

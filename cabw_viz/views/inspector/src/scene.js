@@ -64,7 +64,11 @@ export class Scene {
       if (!ends[c][0] || y < ends[c][0].y) ends[c][0] = { y, way };
       if (!ends[c][1] || y >= ends[c][1].y) ends[c][1] = { y, way };
     }
-    return ends.map(([first, last], c) => ({ x: c * stride, w: stride, texts: first ? range(first.way, last.way) : [] }));
+    return ends.map(([first, last], c) => ({
+      x: c * stride,
+      w: stride,
+      texts: first ? range(first.way, last.way) : [],
+    }));
   }
 
   /** Closed boxes in a part of the world, by rows of height. */

@@ -26,9 +26,7 @@ export function taskForm(ins, what, missing) {
   const task = ins.model.get("task") || {};
   const running = task.state === "running" || asked(ins, what);
   const chosen = (ins.ui[what] ??= {});
-  const fields = Object.entries(choices).map(([name, options]) =>
-    choice(name, options, chosen, running),
-  );
+  const fields = Object.entries(choices).map(([name, options]) => choice(name, options, chosen, running));
   const run = () => {
     ins.asked = { what, at: performance.now(), task: ins.model.get("task") };
     ins.model.send({ type: "run", what, options: chosen });

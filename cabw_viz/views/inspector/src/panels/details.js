@@ -183,11 +183,11 @@ export function operators(ins, n) {
     const rows = own.slice(0, MOST_LINES).map((i) => {
       const key = "a" + code.columns.ordinal[i];
       const [name, target, rest] = statement(code.lines[i].slice(0, 300));
-      return h("button.cabw-one", { "data-key": key, title: code.lines[i].slice(0, 2000), onclick: () => ins.reveal(key) }, [
-        `${name} = `,
-        h("b", null, operatorOf(target)),
-        h("span.muted", null, rest),
-      ]);
+      return h(
+        "button.cabw-one",
+        { "data-key": key, title: code.lines[i].slice(0, 2000), onclick: () => ins.reveal(key) },
+        [`${name} = `, h("b", null, operatorOf(target)), h("span.muted", null, rest)],
+      );
     });
     return h("div", null, heading("Aten operators", show), h("div.cabw-src.mono", null, rows));
   }
@@ -209,7 +209,9 @@ export function operators(ins, n) {
     h(
       "div.cabw-tags",
       null,
-      [...ran].map(([name, count]) => h("span.cabw-tag", null, name, count > 1 ? h("span.muted", null, `× ${count}`) : "")),
+      [...ran].map(([name, count]) =>
+        h("span.cabw-tag", null, name, count > 1 ? h("span.muted", null, `× ${count}`) : ""),
+      ),
     ),
   );
 }

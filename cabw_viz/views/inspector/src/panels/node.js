@@ -2,17 +2,7 @@
 import { h, mark, plural, shape } from "../dom.js";
 import { bytes, differs, duration, error } from "../encode.js";
 import { ALARM, facts, heading, kindMark, reach } from "../parts.js";
-import {
-  baked,
-  graphCode,
-  hooks,
-  lifted,
-  links,
-  operators,
-  pathTo,
-  saved,
-  source,
-} from "./details.js";
+import { baked, graphCode, hooks, lifted, links, operators, pathTo, saved, source } from "./details.js";
 import { groupParts } from "./group.js";
 import { matches, overview } from "./overview.js";
 
@@ -45,7 +35,12 @@ function opParts(ins, op) {
       "div.cabw-head",
       null,
       kindMark(op, 15),
-      h("h2.clip", { title: op.name.slice(0, 2000) }, h("bdi", null, op.operator), h("span.muted", null, "  " + op.name)),
+      h(
+        "h2.clip",
+        { title: op.name.slice(0, 2000) },
+        h("bdi", null, op.operator),
+        h("span.muted", null, "  " + op.name),
+      ),
     ),
     facts([
       ["Kind", MADE[op.kind] ?? op.kind.replaceAll("_", " ")],
@@ -78,9 +73,15 @@ function nodeParts(ins, n) {
 
 /** What a step does wrong on its own, given gradients that agree. */
 function atFault(c) {
-  const what = Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `${error(c.rel)} relative, ${error(c.abs)} absolute`;
+  const what = Number.isNaN(c.rel)
+    ? c.verdict.replaceAll("_", " ")
+    : `${error(c.rel)} relative, ${error(c.abs)} absolute`;
   const who = { gradient_sum: `The ${c.name}`, hook: `The ${c.name}` }[c.kind] ?? "It";
-  return h("p.cabw-fault", null, `${who} makes a difference of gradients that agree: ${what}${c.note ? `; ${c.note}` : ""}.`);
+  return h(
+    "p.cabw-fault",
+    null,
+    `${who} makes a difference of gradients that agree: ${what}${c.note ? `; ${c.note}` : ""}.`,
+  );
 }
 
 function agreed(n) {
@@ -88,20 +89,14 @@ function agreed(n) {
 }
 
 /** An error that says nothing of the kind of difference, or the kind. */
-const differing = (n) =>
-  n.relative < Infinity ? `differs by ${error(n.relative)}` : n.verdict.replaceAll("_", " ");
+const differing = (n) => (n.relative < Infinity ? `differs by ${error(n.relative)}` : n.verdict.replaceAll("_", " "));
 
 function head(ins, n) {
   const verdict =
     !n.compared || n.origin
       ? null
       : differs(n)
-        ? h(
-            "span.cabw-tag.alarm",
-            null,
-            mark("differ", ALARM, 10),
-            n.row ? n.row.verdict : differing(n),
-          )
+        ? h("span.cabw-tag.alarm", null, mark("differ", ALARM, 10), n.row ? n.row.verdict : differing(n))
         : h("span.cabw-tag", null, mark("equal", "var(--muted)", 10), agreed(n));
   const tags = [
     n.failed && h("span.cabw-tag.alarm", null, mark("cross", ALARM, 10), "The trace stopped here"),

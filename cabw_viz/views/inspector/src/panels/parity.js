@@ -65,10 +65,7 @@ function summary(ins) {
       : parameters.length === 1
         ? "The one gradient agrees"
         : `All ${count} agree`;
-  return [
-    h("h2", null, head),
-    h("p.muted", null, sentence(`${parity.candidate}, against ${parity.reference}.`)),
-  ];
+  return [h("h2", null, head), h("p.muted", null, sentence(`${parity.candidate}, against ${parity.reference}.`))];
 }
 
 /** How the gradients of parameters were compared; folded, for it is the same each time. */
@@ -98,7 +95,10 @@ function diverging(ins) {
     finding(ins, {
       icon: i ? "differ" : "flag",
       head: `${i ? "At fault too" : "First divergence"}: ${c.node && !STEPS.has(c.kind) ? title(c.node) : c.name}`,
-      text: [c.node ? place(ins, c.node) : "", Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `off by ${error(c.rel)} of the largest element`]
+      text: [
+        c.node ? place(ins, c.node) : "",
+        Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `off by ${error(c.rel)} of the largest element`,
+      ]
         .filter(Boolean)
         .join(", "),
       onclick: () => c.node && ins.reveal(c.node.key),

@@ -1,0 +1,1 @@
+"""Comparing gradients, and telling rounding from faults: tolerances, distances, perturbed runs."""

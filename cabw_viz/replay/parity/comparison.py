@@ -1,0 +1,99 @@
+"""Parity: a captured graph, run again, against what the user's own run gave.
+
+parity ── replayed, at the target
+   ├─ GradientPairs.row: compared, leaf by leaf
+   └─ judge: noise or fault, by further runs where that is needed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cabw_viz.errors import CabwError
+from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.model import CaptureRecord, Hook
+from cabw_viz.replay.parity.descriptions import counted, graph_words, run_words
+from cabw_viz.replay.parity.gradient_pairs import GradientPairs, ParityOptions
+from cabw_viz.replay.parity.noise_runs import judge
+from cabw_viz.replay.runner import HookPolicy, replayed, runnable
+from cabw_viz.runtime.capture_state import CaptureState
+
+
+def parity(record: CaptureRecord, live: CaptureState, asked: ParityOptions | None = None) -> Comparison:
+    """Compare the captured graph, run again, with the user's own run.
+
+    After an eager run the reference is that run. A compiled run is itself what is in question: there the graph
+    run again is the reference. Inside the user's own compiler nothing can be watched, so `.grad` after the call
+    is compared with `.grad` before it plus the graph's gradient.
+
+    Args:
+        record: the capture.
+        live: what it keeps alive.
+        asked: hooks as for `replay`; tolerances, instead of torch.testing's; where the graph runs, in which dtype,
+            under which backend; whether errors against a float64 run are wanted (`auto`: where not all is equal to
+            the last bit); further measures.
+
+    Raises:
+        CabwError: there is no reference, or the graph cannot be run again there.
+    """
+    asked = (asked or ParityOptions()).checked()
+    runnable(record, live)
+    check_reference(record, live)
+    ran = replayed(record, live, hooks=asked.hooks, target=asked.target)
+    sides = GradientPairs(record, live, asked, ran)
+    rows = [sides.row(index) for index in sides.leaves]
+    rows, exact_notes = judge(record, live, asked, rows, sides)
+    graph, run = graph_words(asked.target, ran), run_words(record, (g.value for g in live.reference.values()))
+    names = (run, graph) if record.run == "eager" else (graph, run)
+    used = tuple((dtype, *values) for dtype, values in sorted(sides.used.items()))
+    told = (*notes(record, asked.hooks), *sides.notes(), *exact_notes)
+    return Comparison(*names, tuple(rows), used, told)
+
+
+def check_reference(record: CaptureRecord, live: CaptureState) -> None:
+    """Raise a CabwError where the user's own run left nothing to compare with."""
+    if live.has_reference:
+        return
+    if record.failure is not None:
+        raise CabwError(
+            f"the run of this backward raised {record.failure}",
+            expected="a backward that ends",
+            try_="cap.error and session.events",
+        )
+    if live.unwatched:
+        raise CabwError(
+            f"the gradients of your own run could not be kept: {live.unwatched}",
+            expected="a run whose gradients can be copied",
+            try_='cabw_viz.capture(..., gradients="leaves"), and a report to the authors of cabw_viz',
+        )
+    raise CabwError(
+        'the session was captured with gradients="none", so no reference was kept',
+        expected="gradients of the user's own run",
+        try_='cabw_viz.capture(..., gradients="leaves")',
+    )
+
+
+def _accumulate_hooks(record: CaptureRecord) -> list[Hook]:
+    return [hook for node in record.autograd_nodes if node.kind == "accumulate_grad" for hook in node.hooks]
+
+
+def notes(record: CaptureRecord, hooks: HookPolicy) -> Sequence[str]:
+    """What a reader of the comparison must know."""
+    kinds = [hook.kind for node in record.autograd_nodes for hook in node.hooks]
+    later, unpack = kinds.count("post_acc_grad_hook"), kinds.count("unpack_hook")
+    retained = kinds.count("cpp_tensor_pre_hook")
+    others = len(kinds) - later - unpack - retained
+    found = []
+    if record.run == "user" and any(hook.kind.startswith("post") for hook in _accumulate_hooks(record)):
+        found.append("hooks that follow an accumulation may have changed .grad before it was read")
+    if others:
+        found.append(f"in the replay {counted(others, 'hook')} {'ran again' if hooks == 'run' else 'did not run'}")
+    if unpack:
+        found.append(f"in the replay {counted(unpack, 'saved-tensor hook')} unpacked again")
+    if retained:
+        found.append(f"in the replay {counted(retained, 'gradient')} kept by retain_grad() stayed as it was")
+    if later:
+        found.append(f"in the replay {counted(later, 'post-accumulate hook')} did not run")
+    if not record.leaves:
+        found.append("this backward computes the gradient of no leaf")
+    return found

@@ -1,0 +1,53 @@
+"""What is compared with what, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from cabw_viz.record.model import CaptureRecord
+from cabw_viz.replay.placement.target import Target
+from cabw_viz.replay.runner import Replayed
+
+RUNS = {
+    "eager": "your own eager run",
+    "compiled": "the run itself, through compiled autograd (the captured graph as it is)",
+    "user": "the run itself, through your own compiler",
+}
+
+
+def run_words(record: CaptureRecord, gradients: Iterable[torch.Tensor]) -> str:
+    """The user's own run: `your own eager run, 2 compiled regions in it by kernels of their own, on cpu in float32`."""
+    regions = sum(node.kind == "aot_backward" for node in record.autograd_nodes)
+    compiled = f", {counted(regions, 'compiled region')} in it by kernels of {'its' if regions == 1 else 'their'} own"
+    return RUNS[record.run] + (compiled if record.run == "eager" and regions else "") + where(gradients)
+
+
+def graph_words(target: Target, ran: Replayed) -> str:
+    """The captured graph, run again: how, where and in what dtype."""
+    dtype = "" if target.dtype is None else ": the backward of the saved forward in that dtype"
+    return f"the captured graph {_how(target, ran)}{where(ran.gradients.values())}{dtype}"
+
+
+def _how(target: Target, ran: Replayed) -> str:
+    if not target.compiles:
+        return "run again, op by op on eager kernels"
+    if ran.graphs is None:
+        return f"made into code by {target.backend_name} and run again"
+    kept = "" if ran.graphs else ", which compiled nothing of it"
+    parts = f" ({counted(ran.graphs, 'graph')})" if ran.graphs else ""
+    return f"compiled by torch.compile(backend={target.backend_name!r}){kept} and run again{parts}"
+
+
+def where(tensors: Iterable[torch.Tensor]) -> str:
+    """`, on cpu in float32` of the tensors of one side."""
+    tensors = list(tensors)
+    devices = dict.fromkeys(str(tensor.device) for tensor in tensors)
+    dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+    return f", on {' and '.join(devices)} in {' and '.join(dtypes)}" if tensors else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 hook`, `2 hooks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,156 @@
+"""The two sides of a parity: the gradients of the graph, run again, and those of the user's own run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from cabw_viz.errors import CabwError
+from cabw_viz.numerics.compare import Tolerance, compare, plain, tolerance_for
+from cabw_viz.numerics.measures import MEASURES, measures_named
+from cabw_viz.record.comparison import GradientComparison
+from cabw_viz.record.model import CaptureRecord
+from cabw_viz.replay.placement.target import AS_CAPTURED, Target
+from cabw_viz.replay.runner import HookPolicy, Replayed
+from cabw_viz.replay.steps.eager_noise import coarsest
+from cabw_viz.runtime.capture_state import CaptureState
+from cabw_viz.runtime.gradient_snapshots import Gradient, strides_of
+
+Exact = bool | Literal["auto"]
+
+COMPARED = frozenset({"bitwise", "within_tolerance", "within_noise", "mismatch"})
+"""The verdicts of gradients that could be subtracted."""
+
+WHERE_COMPARED = ("cpu", "cuda")
+"""Gradients on other devices are compared on the CPU: not all of them have float64."""
+
+
+@dataclass(frozen=True)
+class ParityOptions:
+    """How a comparison was asked for; see `parity`."""
+
+    hooks: HookPolicy = "run"
+    rtol: float | None = None
+    atol: float | None = None
+    target: Target = AS_CAPTURED
+    exact: Exact = "auto"
+    measures: tuple[str, ...] = ()
+
+    def checked(self) -> ParityOptions:
+        """The same, once every part is known to be possible. Raises a CabwError for the first that is not."""
+        tolerance_for(torch.float32, self.rtol, self.atol)
+        if self.exact not in (True, False, "auto"):
+            raise CabwError(f"exact={self.exact!r}", expected="True, False or 'auto'", try_="exact='auto'")
+        return replace(self, measures=measures_named(self.measures))
+
+
+class GradientPairs:
+    """The gradients of the graph and of the run, leaf by leaf."""
+
+    def __init__(self, record: CaptureRecord, live: CaptureState, asked: ParityOptions, ran: Replayed) -> None:
+        self.record, self.live, self.asked, self.ran = record, live, asked, ran
+        self.graph = {index: added(record, live, index, gradient) for index, gradient in ran.gradients.items()}
+        self.run = dict(live.reference)
+        self.leaves = [i for i, _ in enumerate(record.leaves) if i in self.graph or i in self.run]
+        self.used: dict[str, tuple[float, float]] = {}
+        """The tolerance that was used for each dtype."""
+        self._depths = depths(record)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the graph ran on another device, in another dtype or under a compiler."""
+        return self.asked.target != AS_CAPTURED
+
+    def row(self, index: int) -> GradientComparison:
+        """One leaf, compared."""
+        graph, run = self.graph.get(index), self.run.get(index)
+        tolerance = self._tolerance(graph, run)
+        if graph is not None and run is not None:
+            graph, run = self.brought(graph, run)
+        pair = (run, graph) if self.record.run == "eager" else (graph, run)
+        row = compare(self.record.leaves[index].label, *pair, tolerance)
+        row = replace(row, depth=self._depths.get(index))
+        values = [plain(side.value) for side in pair if side is not None]
+        if self.asked.measures and row.verdict in COMPARED:
+            measures = tuple((name, MEASURES[name](*values)) for name in self.asked.measures)
+            row = replace(row, measures=measures)
+        return row
+
+    def pair(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Reference and candidate of a leaf that has both, dense, each in its own dtype, on the CPU or on CUDA."""
+        values = [plain(near(side[index]).value) for side in (self.run, self.graph)]
+        run, graph = values
+        return (run, graph) if self.record.run == "eager" else (graph, run)
+
+    def brought(self, graph: Gradient, run: Gradient) -> tuple[Gradient, Gradient]:
+        """Both sides such that nothing but what was asked for sets them apart; the run's device and dtype hold."""
+        if self.elsewhere:
+            dtype = run.value.dtype if run.value.is_complex() == graph.value.is_complex() else graph.value.dtype
+            graph = Gradient(graph.value.to(run.value.device, dtype), None)
+        if graph.value.device == run.value.device:
+            graph, run = near(graph), near(run)
+        return graph, run
+
+    def notes(self) -> list[str]:
+        """What a reader must know of the two sides."""
+        found = [f"{name} was computed by its formula: it has no kernel there" for name in self.ran.computed]
+        target = self.asked.target
+        if target.device is not None or target.dtype is not None:
+            places = dict.fromkeys(
+                f"{g.value.device} and {str(g.value.dtype).removeprefix('torch.')}" for g in self.run.values()
+            )
+            found.append(f"the graph's gradients were brought to {', '.join(places)} to be compared")
+        return found
+
+    def _tolerance(self, *sides: Gradient | None) -> Tolerance:
+        """That of the coarser dtype; other kernels round elsewhere, at the size of the largest values."""
+        dtypes = [side.value.dtype for side in sides if side is not None]
+        dtypes += [self.asked.target.dtype] if self.asked.target.dtype is not None else []
+        dtype = coarsest(dtypes) or dtypes[0]
+        tolerance = tolerance_for(dtype, self.asked.rtol, self.asked.atol)
+        if self.elsewhere and self.asked.rtol is None:
+            tolerance = Tolerance(tolerance.rtol, max(tolerance.rtol, tolerance.atol))
+        self.used[str(dtype)] = (tolerance.rtol, tolerance.atol)
+        return tolerance
+
+
+def near(gradient: Gradient) -> Gradient:
+    """A gradient on a device where gradients can be compared."""
+    if gradient.value.device.type in WHERE_COMPARED:
+        return gradient
+    return Gradient(gradient.value.cpu(), None)
+
+
+def added(record: CaptureRecord, live: CaptureState, index: int, gradient: torch.Tensor) -> Gradient:
+    """A gradient of the graph in the form in which the run's was kept: added to `.grad`, where that was."""
+    accumulated = record.leaves[index].output is None
+    before = live.before.get(index)
+    value = gradient if before is None else before.to(gradient.device, gradient.dtype) + gradient
+    return Gradient(value, None if accumulated else strides_of(gradient))
+
+
+def depths(record: CaptureRecord) -> dict[int, int]:
+    """How deep in the backward each leaf gets its gradient: the number of the last autograd node that makes a part.
+
+    Views of a leaf (a transposed weight) and sums of gradients stand between; what made the gradient is behind them.
+    """
+    makers: dict[int, int] = {}
+    for node in record.autograd_nodes:
+        for edge in node.edges:
+            makers[edge.target] = max(makers.get(edge.target, 0), node.number)
+    found = {}
+    for index, leaf in enumerate(record.leaves):
+        number = leaf.autograd_node
+        while number is not None:
+            at = record.by_number.get(number)
+            if at is None or (at.kind != "accumulate_grad" and at.name not in _VIEWS):
+                break
+            number = makers.get(number)
+        if number is not None:
+            found[index] = number
+    return found
+
+
+_VIEWS = frozenset({"TBackward0", "TransposeBackward0", "ToCopyBackward0", "ViewBackward0", "PermuteBackward0"})

@@ -1,0 +1,198 @@
+"""Tells noise from faults in a parity, by further runs of the captured graph; see `exact`.
+
+judge ── where anything is in question, or it was asked for: NoiseRuns
+   ├─ exact        one run in float64: both sides' errors
+   ├─ by_rounding  two more of it, results changed at random, where a verdict hangs on it; and one on rounded inputs,
+   │               where the candidate is in a coarser dtype
+   └─ by_kernels   three runs on the kernels in question, results changed too, where it still does
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from cabw_viz.errors import CabwError
+from cabw_viz.numerics.compare import plain
+from cabw_viz.numerics.float64_distance import Judged, Noise, PerturbedResults, Precision, distance, precision
+from cabw_viz.record.comparison import GradientComparison
+from cabw_viz.record.model import CaptureRecord
+from cabw_viz.replay.parity.gradient_pairs import COMPARED, GradientPairs, ParityOptions, added, near
+from cabw_viz.replay.placement.runnable_graph import RunnableGraph
+from cabw_viz.replay.placement.target import AS_CAPTURED, EAGER, Target, target_named
+from cabw_viz.replay.runner import GradientCollector, interpreted, prepared
+from cabw_viz.runtime.capture_state import CaptureState
+
+RUNS_BY_ROUNDING, RUNS_BY_KERNELS = 2, 3
+
+
+def judge(
+    record: CaptureRecord,
+    live: CaptureState,
+    asked: ParityOptions,
+    rows: Sequence[GradientComparison],
+    sides: GradientPairs,
+) -> tuple[list[GradientComparison], list[str]]:
+    """The rows of a comparison with the errors of both sides and the final verdicts, and how these came about.
+
+    Args:
+        record: the capture.
+        live: what it keeps alive.
+        asked: what was asked for.
+        rows: one for each of `sides.leaves`.
+        sides: the gradients.
+
+    Raises:
+        CabwError: errors against float64 were insisted on, and there is no such run.
+    """
+    in_question = [row for row in rows if row.verdict in COMPARED and row.verdict != "bitwise"]
+    how = precision(record, (g.value for g in sides.run.values()), asked.target, eager=record.run == "eager")
+    if how is None or not (asked.exact is True or (asked.exact == "auto" and in_question)):
+        return list(rows), []
+    further = NoiseRuns(record, live, asked)
+    try:
+        exact = further.exact()
+    except CabwError as error:
+        if asked.exact is True:
+            raise
+        return list(rows), [f"no float64 run to judge by: {error.seen}"]
+    judged = {
+        index: Judged(*(distance(side, exact[index]) for side in sides.pair(index)))
+        for index, row in zip(sides.leaves, rows, strict=True)
+        if row.verdict in COMPARED and index in exact and bool(exact[index].isfinite().all())
+    }
+    if any(row.verdict == "mismatch" or how.half for row in in_question):
+        further.by_rounding(how)
+    found = _verdicts(rows, sides.leaves, judged, further.noise, how)
+    if further.noise and any(row.verdict == "mismatch" for row in found):
+        further.by_kernels(how)
+        found = _verdicts(rows, sides.leaves, judged, further.noise, how)
+    return found, further.notes
+
+
+def _verdicts(
+    rows: Sequence[GradientComparison],
+    leaves: Sequence[int],
+    judged: dict[int, Judged],
+    noise: dict[int, Noise],
+    how: Precision,
+) -> list[GradientComparison]:
+    found = []
+    for index, row in zip(leaves, rows, strict=True):
+        if index not in judged:
+            found.append(row)
+            continue
+        noted = judged[index].noted(row)
+        questioned = index in noise and row.verdict != "bitwise"
+        found.append(judged[index].verdict(noted, noise[index], how) if questioned else noted)
+    return found
+
+
+class NoiseRuns:
+    """Further runs of a captured graph, and what they say of each leaf's gradient."""
+
+    def __init__(self, record: CaptureRecord, live: CaptureState, asked: ParityOptions) -> None:
+        self._record, self._live, self._asked = record, live, asked
+        self._exact: dict[int, torch.Tensor] = {}
+        self._ready: dict[Target, RunnableGraph] = {}
+        self.noise: dict[int, Noise] = {}
+        self.notes: list[str] = []
+
+    def exact(self) -> dict[int, torch.Tensor]:
+        """Dense gradients in float64, run where the graph was captured if there is float64 there."""
+        reference = next((g.value.device for g in self._live.reference.values()), torch.device("cpu"))
+        self._target = target_named(None if _has_float64(reference) else "cpu", torch.float64)
+        (self._exact,) = self._runs(self._target, [None])
+        devices = " and ".join(dict.fromkeys(str(gradient.device) for gradient in self._exact.values()))
+        self.notes.append(
+            f"reference_err and candidate_err are against a float64 run of the captured graph on {devices}"
+        )
+        return self._exact
+
+    def by_rounding(self, how: Precision) -> None:
+        """Find out what rounding the results of operators does to the float64 run."""
+        units = [PerturbedResults(how.unit, seed) for seed in range(RUNS_BY_ROUNDING)]
+        for changed in self._runs(self._target, units):
+            for index, gradient in changed.items():
+                apart = distance(gradient, self._exact[index])
+                self.noise[index] = self.noise.get(index, Noise()).or_more(Noise(apart, apart))
+        if how.coarser > 1:
+            self._by_rounding_what_was_saved(how)
+        computed = "TF32" if how.tf32[0] else str(how.computed).removeprefix("torch.")
+        self.notes.append(
+            f"what is noise was judged by {RUNS_BY_ROUNDING} more such runs, in which each result of an operator was "
+            f"changed at random within the precision of {computed}"
+        )
+
+    def _by_rounding_what_was_saved(self, how: Precision) -> None:
+        """Find out what it does to the float64 run that a coarser candidate has rounded all that it runs on."""
+        ready = self._ready[self._target]
+        inputs = [_rounded(value, self._asked.target.dtype) for value in ready.arguments.inputs]
+        (changed,) = self._runs_of(replace(ready, arguments=replace(ready.arguments, inputs=inputs)), [None])
+        for index, gradient in changed.items():
+            apart = distance(gradient, self._exact[index]).over(how.coarser)
+            self.noise[index] = self.noise[index].or_more(Noise(candidate=apart))
+
+    def by_kernels(self, how: Precision) -> None:
+        """Find out how far runs on the reference's and the candidate's own kernels spread, results changed too."""
+        own = self._spread(AS_CAPTURED, how.unit)
+        target = self._asked.target
+        moved = target.moves and not target.compiles
+        elsewhere = Target(target.device, target.dtype, EAGER)
+        there = self._spread(elsewhere, how.unit_of_candidate) if moved else {}
+        for index, noise in own.items():
+            candidate = there.get(index, noise).reference.over(how.coarser if index in there else 1.0)
+            self.noise[index] = self.noise[index].or_more(Noise(noise.reference, candidate))
+        self.notes.append(
+            f"what was then still in question was judged by the spread of {RUNS_BY_KERNELS} runs on the kernels of "
+            "each side, with results changed likewise"
+        )
+
+    def _spread(self, target: Target, unit: float) -> dict[int, Noise]:
+        """How far runs at a target are from one another, in units of the float64 gradient."""
+        base, *changed = self._runs(target, [None, *(PerturbedResults(unit, seed) for seed in range(RUNS_BY_KERNELS))])
+        found: dict[int, Noise] = {}
+        for run in changed:
+            for index, gradient in run.items():
+                exact = self._exact.get(index)
+                if exact is None or gradient.shape != exact.shape:
+                    continue
+                apart = gradient.to(exact.device, exact.dtype) - base[index].to(exact.device, exact.dtype)
+                found[index] = found.get(index, Noise()).or_more(Noise(distance(apart + exact, exact)))
+        return found
+
+    def _runs(self, target: Target, modes: Sequence[PerturbedResults | None]) -> list[dict[int, torch.Tensor]]:
+        """The graph run at a target once in each mode: dense gradients by leaf."""
+        if target not in self._ready:
+            self._ready[target] = prepared(self._record, self._live, target, self._asked.hooks)
+        return self._runs_of(self._ready[target], modes)
+
+    def _runs_of(self, ready: RunnableGraph, modes: Sequence[PerturbedResults | None]) -> list[dict[int, torch.Tensor]]:
+        runs = []
+        for mode in modes:
+            if mode is None:
+                found = interpreted(self._record, ready, GradientCollector, self._asked.hooks)
+            else:
+                with mode:
+                    found = interpreted(self._record, ready, GradientCollector, self._asked.hooks)
+            gradients = {index: added(self._record, self._live, index, g) for index, g in found.items()}
+            runs.append({index: plain(near(gradient).value) for index, gradient in gradients.items()})
+        return runs
+
+
+def _rounded(value: Any, dtype: torch.dtype | None) -> Any:
+    """A tensor of real numbers rounded to a dtype, in its own; anything else as it is."""
+    if dtype is None or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().to(dtype).to(value.dtype)
+
+
+def _has_float64(device: torch.device) -> bool:
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (RuntimeError, TypeError):  # MPS has none
+        return False
+    return True

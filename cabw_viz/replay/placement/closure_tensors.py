@@ -1,0 +1,184 @@
+"""What a captured graph calls that may hold tensors of its own: hooks, and the ctx of custom Functions.
+
+Saved tensors are inputs of the graph, and move. A tensor that a hook closes over, or that hangs on a ctx by a name, is
+the user's own; at another device it is in the way, and is told by node and name before anything runs. Hooks that unpack
+saved tensors run where they were made, and what they give is moved.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
+from cabw_viz.record.model import CaptureRecord, GraphNode
+from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
+from cabw_viz.runtime.capture_state import Arguments
+
+DEEPEST = 4
+"""How many functions within functions are looked into."""
+
+
+def check_closure_tensors(
+    record: CaptureRecord, graph: torch.fx.GraphModule, arguments: Arguments, moving: DeviceDtypeMap, *, hooks: bool
+) -> None:
+    """Refuse hooks and ctxs that hold tensors on a device where the graph will not be.
+
+    Args:
+        record: the capture.
+        graph: its graph.
+        arguments: what it runs on.
+        moving: where it goes.
+        hooks: whether hooks will run.
+
+    Raises:
+        CabwError: names the autograd node, and what holds the tensor by which name.
+    """
+    for node, row in zip(graph.graph.nodes, record.graph_nodes, strict=True):
+        if node.target is torch_adapter.call_backward:
+            ctx = _lifted(node.args[0], arguments)
+            found = _tensors_of_attributes(torch_adapter.attributes_of(ctx))
+            _refuse(record, row, moving, ((f"its ctx.{name}", tensor) for name, tensor in found))
+        elif node.target is torch_adapter.call_hook and hooks and node.kwargs.get("hook_type") not in _NOT_RUN:
+            hook = _lifted(node.args[0], arguments)
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            _refuse(
+                record, row, moving, ((f"its hook {name} holds {held}, which", t) for held, t in tensors_held_by(hook))
+            )
+
+
+_NOT_RUN = ("unpack_hook", "post_acc_grad_hook")
+
+
+def _refuse(
+    record: CaptureRecord, row: GraphNode, moving: DeviceDtypeMap, held: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    for what, tensor in held:
+        there = moving.device(tensor.device)
+        if there == tensor.device:
+            continue
+        node = record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
+        label = "a node" if node is None else f"{record.label(node)} (#{node.number})"
+        raise CabwError(
+            f"{label} cannot be run on {there}: {what} is a tensor {tuple(tensor.shape)} on {tensor.device}",
+            expected="tensors that PyTorch knows of, and can be moved: ctx.save_for_backward, or made in the backward",
+            try_='hooks="drop"' if "hook" in what else "ctx.save_for_backward(tensor) in place of an attribute of ctx",
+        )
+
+
+def _lifted(node: Any, arguments: Arguments) -> Any:
+    """The object behind `hooks[3]` in the graph."""
+    if isinstance(node, torch.fx.Node) and len(node.args) == 2 and isinstance(node.args[1], int):
+        return arguments.hooks[node.args[1]]
+    return None
+
+
+def with_unpacking(
+    graph: torch.fx.GraphModule, arguments: Arguments, moving: DeviceDtypeMap, paused: Callable[[], Any]
+) -> tuple[Any, ...]:
+    """The hooks of a graph, those that unpack saved tensors such that what they give is moved.
+
+    Args:
+        graph: the graph.
+        arguments: what it runs on.
+        moving: where it goes.
+        paused: makes a context in which operators are called as they are.
+    """
+    hooks = list(arguments.hooks)
+    unpacking = [
+        node.args[0].args[1]
+        for node in graph.graph.nodes
+        if node.target is torch_adapter.call_hook and node.kwargs.get("hook_type") == "unpack_hook"
+    ]
+    for place in set(unpacking):
+        hooks[place] = _Unpacking(hooks[place], moving, paused)
+    return tuple(hooks)
+
+
+class _Unpacking:
+    """A hook that unpacks where it was made to, and gives the tensor at the target."""
+
+    def __init__(self, hook: Callable[[Any], Any], moving: DeviceDtypeMap, paused: Callable[[], Any]) -> None:
+        self._hook, self._moving, self._paused = hook, moving, paused
+
+    def __call__(self, packed: Any) -> Any:
+        with self._paused():
+            found = self._hook(packed)
+        return self._moving.tensor(found) if isinstance(found, torch.Tensor) else found
+
+
+# ------------------------------------------------------------------------------------------------------ what is held
+
+
+def tensors_held_by(function: Any, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of the tensors that a function keeps: closed over, global, a default, its own or its object's."""
+    if depth > DEEPEST:
+        return
+    if isinstance(function, functools.partial):
+        yield from _named("an argument", list(function.args), depth)
+        for name, value in function.keywords.items():
+            yield from _named(name, value, depth)
+        yield from tensors_held_by(function.func, depth + 1)
+        return
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, torch.nn.Module):
+        if isinstance(owner, torch.Tensor):
+            yield "its object", owner
+        yield from _tensors_of_attributes(_attributes(owner))
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        if callable(function) and not isinstance(function, torch.nn.Module):
+            yield from _tensors_of_attributes(_attributes(function))
+        return
+    yield from _of_function(function, code, depth)
+
+
+def _of_function(function: Any, code: CodeType, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        yield from _named(name, value, depth)
+    for value in function.__defaults__ or ():
+        yield from _named("a default", value, depth)
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield from _named(name, value, depth)
+    for name in _globals_read(code):
+        value = function.__globals__.get(name)
+        if isinstance(value, torch.Tensor):
+            yield name, value
+
+
+def _globals_read(code: CodeType) -> Iterator[str]:
+    """Names of the global variables that code reads. `co_names` has those of attributes too."""
+    return (str(step.argval) for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
+
+
+def _named(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.nn.Module):  # its parameters are not all in use
+        return
+    if callable(value) and not isinstance(value, torch.Tensor | type):
+        yield from tensors_held_by(value, depth + 1)
+        return
+    for leaf in torch_adapter.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield name, leaf
+
+
+def _attributes(holder: Any) -> dict[str, Any]:
+    return dict(getattr(holder, "__dict__", {}))
+
+
+def _tensors_of_attributes(attributes: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in attributes.items():
+        if not callable(value) or isinstance(value, torch.Tensor):
+            yield from _named(name, value, DEEPEST)

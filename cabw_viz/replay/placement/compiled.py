@@ -1,0 +1,160 @@
+"""A captured graph through a compiler, as compiled autograd itself would put it there.
+
+The graph is copied with its accumulations turned into outputs, so that nothing is written, and with its sizes as plain
+numbers, as `torch.compile` itself takes the first sizes that it sees; with symbols, compiling takes many times as long.
+The copy is handed to `torch.compile` (for a backend of its) or to the callable that was given.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
+from cabw_viz.record.model import CaptureRecord
+from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
+from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
+from cabw_viz.replay.placement.runnable_graph import RunnableGraph
+from cabw_viz.replay.placement.target import Target
+
+REASON = 600
+"""Compilers explain themselves at length; more than this of it is cut."""
+
+
+@dataclass(frozen=True)
+class CompiledRun:
+    """What a compiled graph gave."""
+
+    collected: dict[int, Any]
+    """Gradients by number of the autograd node that takes them in."""
+    returned: list[Any]
+    """What `torch.autograd.grad` returns."""
+    graphs: int | None
+    """How many graphs `torch.compile` made of it; None where it was not asked."""
+
+
+def run_compiled(record: CaptureRecord, ready: RunnableGraph, *, hooks: bool) -> CompiledRun:
+    """Compile a graph that is ready, and run it once.
+
+    Args:
+        record: the capture.
+        ready: its graph, at a target whose backend is not `eager`.
+        hooks: whether hooks run.
+
+    Raises:
+        CabwError: the backend cannot compile it, or what it made raises; names the backend and gives its reason.
+    """
+    graph, numbers = with_gradients_out(record, ready.graph, hooks=hooks)
+    target = ready.target
+    with (
+        oom_as_cabw_error(lambda: f"the graph that {target.backend_name} compiled was running", target.device),
+        ready.execution_context(),
+        torch_adapter.compiling(),
+    ):
+        try:
+            if ready.needs_tracing:
+                graph, given = _lowered(graph, ready)
+            else:
+                given = ready.given
+            before = torch_adapter.count_of_graphs()
+            compiled, by_torch = _compiled(graph, target)
+            outputs = list(compiled(*given))
+            graphs = torch_adapter.count_of_graphs() - before if by_torch else None
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise _failure(target, error) from error
+        finally:
+            torch_adapter.forget_code_of(graph)
+    count = len(outputs) - len(numbers)
+    return CompiledRun(dict(zip(numbers, outputs[count:], strict=True)), outputs[:count], graphs)
+
+
+def _failure(target: Target, error: Exception) -> CabwError:
+    if isinstance(error, CabwError):
+        return error
+    said = " ".join(str(error).partition("\n\nSet TORCHDYNAMO_VERBOSE")[0].split())
+    return CabwError(
+        f"backend {target.backend_name!r} cannot run this graph: {type(error).__name__}: {said[:REASON]}",
+        expected="a graph that it can compile: hooks and custom Functions are Python that a compiler must trace",
+        try_='backend="eager", which interprets the graph; backend="aot_eager", to tell whether it is code generation',
+    )
+
+
+def with_gradients_out(
+    record: CaptureRecord, graph: torch.fx.GraphModule, *, hooks: bool
+) -> tuple[torch.fx.GraphModule, list[int]]:
+    """A copy of a graph that returns the gradients which it would accumulate, behind what it returned before.
+
+    Args:
+        record: the capture.
+        graph: its graph.
+        hooks: whether hooks run; post-accumulate hooks never do.
+
+    Returns:
+        The copy, and the number of the accumulate node of each added output, in order.
+    """
+    rows = zip(graph.graph.nodes, record.graph_nodes, strict=True)
+    copy = torch.fx.Graph()
+    known: dict[torch.fx.Node, Any] = {}
+    gradients: dict[int, Any] = {}
+    sizes = {size.graph_node: size.value for size in record.sizes}
+    for node, row in rows:
+        kind = node.kwargs.get("hook_type") if node.target is torch_adapter.call_hook else None
+        if node.target is torch_adapter.call_accumulate_grad or node.target is torch_adapter.call_cpp_tensor_pre_hooks:
+            taken = node.args[-2] if node.target is torch_adapter.call_accumulate_grad else node.args[1]
+            known[node] = known[taken] if isinstance(taken, torch.fx.Node) else taken
+            if row.autograd_node is not None:
+                gradients[row.autograd_node] = known[node]
+        elif kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and not hooks):
+            known[node] = torch.fx.map_arg(node.args[1], known.__getitem__)
+        elif node.target is torch_adapter.unwrap_size:
+            known[node] = sizes[row.inputs[0]]
+        elif node.op == "output":
+            returned = torch.fx.map_arg(node.args[0], known.__getitem__)
+            copy.output([*returned, *gradients.values()])
+        else:
+            known[node] = copy.node_copy(node, known.__getitem__)
+    return torch.fx.GraphModule(graph, copy), list(gradients)
+
+
+def _compiled(graph: torch.fx.GraphModule, target: Target) -> tuple[Callable[..., Any], bool]:
+    """The compiled graph, and whether torch.compile made it.
+
+    A callable that takes one argument is a compiler function, as compiled autograd takes it; one that takes the example
+    inputs too is a backend of torch.compile.
+    """
+    if callable(target.backend) and not _takes_inputs(target.backend):
+        return target.backend(graph), False
+    return torch.compile(graph, backend=target.backend), True
+
+
+def _takes_inputs(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a callable in C
+        return False
+    needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(needed) >= 2
+
+
+def _lowered(graph: torch.fx.GraphModule, ready: RunnableGraph) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
+    """A graph of operators alone, as they are called at the target, and its inputs."""
+    assert ready.elsewhere is not None  # or nothing would need tracing
+    inputs, *rest = ready.given
+    places = [place for place, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+
+    def flat(*tensors: torch.Tensor) -> list[Any]:
+        given = list(inputs)
+        for place, tensor in zip(places, tensors, strict=True):
+            given[place] = tensor
+        return list(torch.fx.Interpreter(graph).run(given, *rest))
+
+    tensors = [inputs[place] for place in places]
+    return torch_adapter.operators_of(flat, tensors, ready.elsewhere), tuple(tensors)

@@ -1,0 +1,141 @@
+"""What a capture keeps alive: the graph, what it ran on, and the gradients of the user's own run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
+
+AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+
+@dataclass(frozen=True)
+class ThreadState:
+    """The state of a thread that changes what a backward computes, as it was when the user made the call.
+
+    The eager engine runs built-in nodes under the caller's autocast state and grad mode; a custom Function may
+    draw random numbers.
+    """
+
+    create_graph: bool
+    autocast: tuple[tuple[str, torch.dtype], ...]
+    rng: torch.Tensor
+    accelerator_rng: tuple[tuple[int, torch.Tensor], ...]
+
+    @classmethod
+    def now(cls, create_graph: bool) -> ThreadState:
+        """The state at this moment."""
+        autocast = tuple(
+            (device, torch.get_autocast_dtype(device))
+            for device in AUTOCAST_DEVICES
+            if torch.amp.autocast_mode.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        )
+        used = torch.cuda.is_available() and torch.cuda.is_initialized()
+        devices = range(torch.cuda.device_count()) if used else ()
+        accelerators = tuple((index, torch.cuda.get_rng_state(index)) for index in devices)
+        return cls(create_graph, autocast, torch.get_rng_state(), accelerators)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """A context that has this state again; the present one comes back at its end."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng([index for index, _ in self.accelerator_rng]))
+            torch.set_rng_state(self.rng)
+            for index, state in self.accelerator_rng:
+                torch.cuda.set_rng_state(state, index)
+            for device in AUTOCAST_DEVICES:
+                if torch.amp.autocast_mode.is_autocast_available(device):
+                    dtype = dict(self.autocast).get(device)
+                    stack.enter_context(torch.autocast(device, dtype=dtype, enabled=dtype is not None))
+            stack.enter_context(torch.set_grad_enabled(self.create_graph))
+            yield
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What one call of the captured graph gets from the engine."""
+
+    inputs: list[Any]
+    sizes: list[Any]
+    scalars: list[Any]
+    hooks: tuple[Any, ...]
+    packed_data: tuple[Any, ...]
+    versions: tuple[int | None, ...]
+    """In-place version of each input at the time of the capture; None where a tensor keeps none."""
+    memory: tuple[tuple[Any, ...] | None, ...]
+    """Where each input lay then; see `memory_of`."""
+
+    @classmethod
+    def keep(cls, inputs: list[Any], rest: tuple[Any, ...], *, snapshot: bool) -> Arguments:
+        """Keep the arguments; the list of inputs is emptied by its owner later, hence the copy of it.
+
+        Args:
+            inputs: tensors lifted by the capture.
+            rest: sizes, scalars, hooks, packed data.
+            snapshot: copy every tensor, so that in-place changes after the call do not matter.
+        """
+        sizes, scalars, hooks, packed = rest
+        kept = [copied(tensor) for tensor in inputs] if snapshot else list(inputs)
+        seen = tuple(map(version_of, kept)), tuple(map(memory_of, kept))
+        return cls(kept, list(sizes), list(scalars), tuple(hooks), tuple(packed), *seen)
+
+
+def copied(tensor: Any) -> Any:
+    """A copy that later in-place changes do not reach, strides kept."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad) if isinstance(tensor, torch.Tensor) else tensor
+
+
+def version_of(tensor: Any) -> int | None:
+    """How often a tensor has been changed in place; None for what keeps no count (inference tensors)."""
+    if not isinstance(tensor, torch.Tensor) or tensor.is_inference():
+        return None
+    return torch_adapter.version(tensor)
+
+
+def memory_of(tensor: Any) -> tuple[Any, ...] | None:
+    """Where a tensor's elements lie, and their dtype: assigning `.data` changes these, and no version.
+
+    None where there is nothing to tell: tensors of other classes or layouts, and those without elements.
+    """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        return None
+    try:
+        address = tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # functorch's wrappers have none
+        return None
+    return (address, tensor.storage_offset(), tensor.dtype, tensor.device) if address else None
+
+
+@dataclass
+class CaptureState:
+    """A captured graph that can be run again. Everything heavy is let go by `release()`."""
+
+    graph: torch.fx.GraphModule | None = None
+    arguments: Arguments | None = None
+    thread_state: ThreadState | None = None
+    reference: dict[int, Gradient] = field(default_factory=dict)
+    """Index of the leaf in the record: its gradient in the user's own run. A leaf without gradient is absent."""
+    before: dict[int, torch.Tensor] = field(default_factory=dict)
+    """For a compiled run: copies of each leaf's `.grad` as it was before the call; absent where it was None."""
+    node_gradients: NodeGradients | None = None
+    """Gradients into and out of every autograd node of the user's own run; None where they were not asked for."""
+    has_reference: bool = False
+    """Whether the user's own run was watched to its end."""
+    unwatched: str = ""
+    """What went wrong with that, where something of ours did."""
+    released: bool = False
+
+    def release(self) -> None:
+        """Let go of every tensor."""
+        self.graph = self.arguments = self.thread_state = None
+        self.reference, self.before = {}, {}
+        if self.node_gradients is not None:
+            self.node_gradients.clear()
+        self.released = True

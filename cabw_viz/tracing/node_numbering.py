@@ -1,0 +1,108 @@
+"""The autograd nodes of a backward call, numbered as compiled autograd will number them.
+
+`_compiled_autograd_impl` (torch/csrc/dynamo/python_compiled_autograd.cpp) takes nodes last in, first out, from
+GraphRoot over all roots, each when its last consumer has been taken; with `inputs=`, edges to nodes below which
+no input lies are skipped. Must run before the backward, which frees the nodes of new leaves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cabw_viz import torch_adapter
+
+ROOT = None
+"""Stands for GraphRoot, which Python cannot hold."""
+
+
+@dataclass(frozen=True)
+class NumberedNodes:
+    """The nodes of one call: `nodes[number]`; `nodes[0]` is GraphRoot, held as None."""
+
+    nodes: tuple[Any, ...]
+    roots: tuple[tuple[Any, int], ...]
+    """(node, which of its gradients) of each root of the call."""
+
+    @cached_property
+    def numbers(self) -> dict[Any, int]:
+        """NodeCall number of each autograd node."""
+        return {node: number for number, node in enumerate(self.nodes)}
+
+    def number_of(self, node: Any) -> int | None:
+        """NodeCall number of an autograd node; None where it is not part of the call."""
+        return self.numbers.get(node)
+
+    def edges(self, number: int) -> tuple[tuple[int, int, int], ...]:
+        """(output, target number, target's input) of a node's edges within the call."""
+        node = self.nodes[number]
+        following = self.roots if node is ROOT else node.next_functions
+        return tuple(
+            (i, self.numbers[n], nr) for i, (n, nr) in enumerate(following) if n in self.numbers and n is not ROOT
+        )
+
+
+def walk(roots: Sequence[Any], inputs: Sequence[Any] = ()) -> NumberedNodes:
+    """Number the autograd nodes below the roots of a call.
+
+    Args:
+        roots: Tensors or GradientEdges that the backward starts from.
+        inputs: Tensors or GradientEdges that it is limited to; empty for none.
+    """
+    root_edges = tuple(torch_adapter.gradient_edge(root) for root in roots)
+    root_nodes = [node for node, _ in root_edges]
+
+    def children(node: Any) -> list[Any]:
+        return root_nodes if node is ROOT else [child for child, _ in node.next_functions if child is not None]
+
+    consumers, seen = _count_consumers(children)
+    targets = {torch_adapter.gradient_edge(target)[0] for target in inputs}
+    runs = _reaching(targets, children) if targets else seen
+    return NumberedNodes(tuple(_order(children, consumers, runs)), root_edges)
+
+
+def _count_consumers(children: Callable[[Any], list[Any]]) -> tuple[Counter[Any], set[Any]]:
+    """How many edges lead to each node, and all nodes."""
+    consumers: Counter[Any] = Counter()
+    seen, stack = {ROOT}, [ROOT]
+    while stack:
+        for child in children(stack.pop()):
+            consumers[child] += 1
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+    return consumers, seen
+
+
+def _reaching(targets: Iterable[Any], children: Callable[[Any], list[Any]]) -> set[Any]:
+    """Nodes from which a target can be reached, targets included."""
+    reached, done = set(targets), set()
+    stack: list[tuple[Any, bool]] = [(ROOT, False)]
+    while stack:
+        node, leaving = stack.pop()
+        if leaving:
+            if any(child in reached for child in children(node)):
+                reached.add(node)
+        elif node not in done:
+            done.add(node)
+            stack.append((node, True))
+            stack += [(child, False) for child in children(node)]
+    return reached
+
+
+def _order(children: Callable[[Any], list[Any]], consumers: Counter[Any], runs: set[Any]) -> list[Any]:
+    """The nodes in the order in which the tracer takes them."""
+    order: list[Any] = []
+    work: list[Any] = [ROOT]
+    while work:
+        node = work.pop()
+        order.append(node)
+        for child in children(node):
+            if child in runs:
+                consumers[child] -= 1
+                if not consumers[child]:
+                    work.append(child)
+    return order
