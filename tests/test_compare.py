@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cabw_viz.errors import CabwError
-from cabw_viz.numerics.compare import DEFAULTS, Tolerance, bitwise_equal, compare, tolerance_for
+from cabw_viz.numerics.compare import bitwise_equal, compare
+from cabw_viz.numerics.tolerance import TOLERANCES, Tolerance, tolerance_for
 from cabw_viz.runtime.gradient_snapshots import Gradient
 
 EXACT = Tolerance(0.0, 0.0)
@@ -114,7 +115,7 @@ def test_an_empty_gradient_is_bitwise():
     assert judge(gradient(torch.zeros(0, 3)), gradient(torch.zeros(0, 3))).verdict == "bitwise"
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in DEFAULTS if dtype is not torch.complex32])  # has no `ones`
+@pytest.mark.parametrize("dtype", [dtype for dtype in TOLERANCES if dtype is not torch.complex32])  # has no `ones`
 def test_default_tolerances_are_those_of_torch_testing(dtype):
     """torch.testing.assert_close takes a difference just inside ours and refuses one just outside."""
     tolerance = tolerance_for(dtype)

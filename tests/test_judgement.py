@@ -14,7 +14,6 @@ from cabw_viz.numerics import float64_distance, measures
 from cabw_viz.numerics.float64_distance import FULL, HALF, Distance, Precision, distance
 from cabw_viz.replay import runner
 from cabw_viz.replay.parity import noise_runs
-from cabw_viz.replay.placement.target import Target
 from tests.test_parity import faulty, verdicts
 
 
@@ -259,7 +258,7 @@ def test_tf32_counts_as_half_precision():
     assert how.halves == (False, True)
     assert Precision(torch.bfloat16, torch.bfloat16, (True, True)).unit == torch.finfo(torch.bfloat16).eps
     record = captured(convolutions()).record
-    cuda, cpu = (Target(torch.device(kind)) for kind in ("cuda", "cpu"))
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
     assert float64_distance.precision(record, [torch.ones(1)], cuda).tf32 == (False, torch.backends.cudnn.allow_tf32)
     assert float64_distance.precision(record, [torch.ones(1)], cpu).tf32 == (False, False)
     plain = captured(transformer(torch.float32)).record

@@ -4,58 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from cabw_viz.errors import CabwError
+from cabw_viz.numerics.tolerance import Tolerance
 from cabw_viz.record.comparison import Element, GradientComparison
 from cabw_viz.record.kinds import Verdict
 from cabw_viz.runtime.gradient_snapshots import Gradient, equal_bits
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far two gradients may be apart.
-
-    An element may differ by `rtol` times its own size plus `atol` times the largest size in the whole reference:
-    torch.testing's rule, read at the scale of the gradient. So a gradient of 1e-9 is not waved through by an
-    absolute tolerance meant for values around 1, and an element near zero in a large gradient raises no alarm.
-    """
-
-    rtol: float
-    atol: float
-
-
-def tolerance_for(dtype: torch.dtype, rtol: float | None = None, atol: float | None = None) -> Tolerance:
-    """The tolerance for a dtype: the one given, or torch.testing's default.
-
-    Raises:
-        CabwError: one of the two is given without the other, or is negative or no number.
-    """
-    if (rtol is None) != (atol is None):
-        raise CabwError(f"rtol={rtol}, atol={atol}", expected="both or none", try_="rtol=1e-4, atol=1e-5")
-    if rtol is not None and atol is not None:
-        if not all(map(_is_tolerance, (rtol, atol))):
-            raise CabwError(f"rtol={rtol!r}, atol={atol!r}", expected="two numbers from 0", try_="rtol=1e-4, atol=1e-5")
-        return Tolerance(rtol, atol)
-    return Tolerance(*DEFAULTS.get(dtype, (0.0, 0.0)))
-
-
-def _is_tolerance(given: object) -> bool:
-    return isinstance(given, int | float) and math.isfinite(given) and given >= 0
-
-
-# torch.testing.assert_close, documented in its reference.
-DEFAULTS: dict[torch.dtype, tuple[float, float]] = {
-    torch.float16: (1e-3, 1e-5),
-    torch.bfloat16: (1.6e-2, 1e-5),
-    torch.float32: (1.3e-6, 1e-5),
-    torch.float64: (1e-7, 1e-7),
-    torch.complex32: (1e-3, 1e-5),
-    torch.complex64: (1.3e-6, 1e-5),
-    torch.complex128: (1e-7, 1e-7),
-}
 
 
 def compare(

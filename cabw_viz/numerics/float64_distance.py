@@ -23,12 +23,10 @@ from typing import Any
 import torch
 
 from cabw_viz import torch_adapter
-from cabw_viz.numerics.compare import DEFAULTS
 from cabw_viz.numerics.perturb import rounds, shares_memory
+from cabw_viz.numerics.tolerance import TOLERANCES, coarsest
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.model import CaptureRecord
-from cabw_viz.replay.placement.target import Target
-from cabw_viz.replay.steps.eager_noise import coarsest
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,12 @@ TF32_UNIT = 2.0**-10
 
 
 def precision(
-    record: CaptureRecord, gradients: Iterable[torch.Tensor], target: Target, *, eager: bool = True
+    record: CaptureRecord,
+    gradients: Iterable[torch.Tensor],
+    device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    eager: bool = True,
 ) -> Precision | None:
     """How both sides round; None where nothing has digits.
 
@@ -145,18 +148,19 @@ def precision(
     Args:
         record: the capture.
         gradients: of the user's run.
-        target: where the graph is run again.
+        device: where the graph runs again; None where it was captured.
+        dtype: in what; None for the dtypes of the capture.
         eager: whether the user's run is the reference; else it is the candidate.
     """
     gradients = list(gradients)
     lifted = (getattr(torch, row.dtype.removeprefix("torch."), None) for row in record.inputs)
-    dtypes = [dtype for dtype in lifted if isinstance(dtype, torch.dtype)]
+    dtypes = [each for each in lifted if isinstance(each, torch.dtype)]
     computed = coarsest([*dtypes, *(gradient.dtype for gradient in gradients)])
     if computed is None:
         return None
     home = {gradient.device.type for gradient in gradients}
-    there = home if target.device is None else {target.device.type}
-    run, graph = (computed, _tf32(record, home)), (target.dtype or computed, _tf32(record, there))
+    there = home if device is None else {device.type}
+    run, graph = (computed, _tf32(record, home)), (dtype or computed, _tf32(record, there))
     reference, candidate = (run, graph) if eager else (graph, run)
     return Precision(reference[0], candidate[0], (reference[1], candidate[1]))
 
@@ -191,7 +195,7 @@ class PerturbedResults(torch_adapter.UnnoticedMode):
         if rounds(func):
             given = [leaf for leaf in torch_adapter.tree_leaves((args, kwargs or {})) if isinstance(leaf, torch.Tensor)]
             for tensor in torch_adapter.tree_leaves(returned):
-                if type(tensor) is torch.Tensor and tensor.dtype in DEFAULTS and not shares_memory(tensor, given):
+                if type(tensor) is torch.Tensor and tensor.dtype in TOLERANCES and not shares_memory(tensor, given):
                     tensor.copy_(tensor * self._factors(tensor))
         return returned
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cabw_viz import torch_adapter
-from cabw_viz.numerics.compare import DEFAULTS
+from cabw_viz.numerics.tolerance import TOLERANCES
 
 
 class Rounding(torch_adapter.UnnoticedMode):
@@ -30,7 +30,7 @@ class Rounding(torch_adapter.UnnoticedMode):
         backward = torch_adapter.backward_is_running() and not torch.is_grad_enabled()
         if rounds(func) and (backward or any(tensor.requires_grad for tensor in given)):
             for tensor in torch_adapter.tree_leaves(returned):
-                if type(tensor) is torch.Tensor and tensor.dtype in DEFAULTS and not shares_memory(tensor, given):
+                if type(tensor) is torch.Tensor and tensor.dtype in TOLERANCES and not shares_memory(tensor, given):
                     self._dtypes.add(tensor.dtype)
                     tensor.mul_(1 + self._signs(tensor) * torch.finfo(tensor.dtype).eps)
         return returned

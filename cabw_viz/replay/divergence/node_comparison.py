@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from cabw_viz.numerics.compare import Tolerance, compare, plain, tolerance_for
+from cabw_viz.numerics.compare import compare, plain
+from cabw_viz.numerics.tolerance import Tolerance, coarser, tolerance_for
 from cabw_viz.record.divergence import Difference, Range
 from cabw_viz.record.kinds import GOOD
-from cabw_viz.replay.steps import eager_noise
 from cabw_viz.runtime.capture_state import version_of
 from cabw_viz.runtime.gradient_snapshots import (
     Fingerprint,
@@ -140,7 +140,7 @@ class NodeJudge:
 
     def tolerance(self, *dtypes: torch.dtype) -> Tolerance:
         """The tolerance for the coarsest of some dtypes."""
-        dtype = coarsest(*dtypes)
+        dtype = coarser(*dtypes)
         tolerance = tolerance_for(dtype, self.rtol, self.atol)
         self.used[str(dtype)] = (tolerance.rtol, tolerance.atol)
         return tolerance
@@ -222,18 +222,8 @@ def brought_together(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[
     candidate = candidate.to(reference.device)
     if reference.dtype == candidate.dtype or reference.is_complex() != candidate.is_complex():
         return reference, candidate
-    dtype = coarsest(reference.dtype, candidate.dtype)
+    dtype = coarser(reference.dtype, candidate.dtype)
     return reference.to(dtype), candidate.to(dtype)
-
-
-def coarsest(*dtypes: torch.dtype) -> torch.dtype:
-    """The dtype with the fewest digits; whole numbers have more than any other."""
-    return eager_noise.coarsest(dtypes) or dtypes[0]
-
-
-def rounding(dtype: torch.dtype) -> float:
-    """The distance from 1 to the next number; 0 for whole numbers."""
-    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
 def range_of(tensor: torch.Tensor) -> Range:

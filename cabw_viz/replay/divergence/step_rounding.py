@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from cabw_viz.numerics.compare import plain
+from cabw_viz.numerics.tolerance import coarser, unit_of
 from cabw_viz.record.divergence import Difference
 from cabw_viz.record.kinds import GOOD
-from cabw_viz.replay.divergence.node_comparison import brought_together, coarsest, rounding
+from cabw_viz.replay.divergence.node_comparison import brought_together
 from cabw_viz.replay.steps.eager_noise import SUMS
 
 HALF = 1e-5
@@ -43,7 +44,7 @@ def needs_float64(difference: Difference, reference: torch.Tensor, candidate: to
         return True
     if difference.verdict != "within_tolerance":
         return False
-    unit = rounding(coarsest(reference.dtype, candidate.dtype))
+    unit = unit_of(coarser(reference.dtype, candidate.dtype))
     return unit > HALF and distance(*brought_together(plain(reference), plain(candidate))) > unit / 2
 
 
@@ -63,14 +64,14 @@ def judged_against_float64(difference: Difference, held: Held, exact: torch.Tens
     """
     sides = plain(held.reference), plain(held.candidate)
     dtypes = [side.dtype for side in sides]
-    unit = rounding(coarsest(*dtypes))
+    unit = unit_of(coarser(*dtypes))
     errors = [distance(plain(exact).to(side.device), side) for side in sides]
     notes = [f"in float64: {errors[0]:.1e} off the reference, {errors[1]:.1e} off the candidate"]
     near, far = errors if independent else sorted(errors)
     if held.reference.dtype != held.candidate.dtype:
         # Where the reference is worse than one rounding, it shows by how much the step magnifies that.
-        magnified = max(1.0, near / (rounding(sides[0].dtype) or 1.0)) if independent else 1.0
-        within = far <= ROUNDINGS * rounding(sides[1].dtype if independent else coarsest(*dtypes)) * magnified
+        magnified = max(1.0, near / (unit_of(sides[0].dtype) or 1.0)) if independent else 1.0
+        within = far <= ROUNDINGS * unit_of(sides[1].dtype if independent else coarser(*dtypes)) * magnified
     elif unit > HALF:
         within = far <= HALF_RATIO * near + unit / 8 and not is_scaled(*sides)
     else:
@@ -92,7 +93,7 @@ def is_scaled(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
     one, other = reference.to(wide).reshape(-1), candidate.to(wide).reshape(-1)
     factor = torch.vdot(one, other) / torch.vdot(one, one)
     apart = float((factor - 1).abs())
-    return apart > rounding(reference.dtype) / 2 and distance(factor * one, other) < apart / 2
+    return apart > unit_of(reference.dtype) / 2 and distance(factor * one, other) < apart / 2
 
 
 def distance(reference: torch.Tensor, candidate: torch.Tensor) -> float:

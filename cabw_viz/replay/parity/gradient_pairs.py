@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 
 from cabw_viz.errors import CabwError
-from cabw_viz.numerics.compare import Tolerance, compare, plain, tolerance_for
+from cabw_viz.numerics.compare import compare, plain
 from cabw_viz.numerics.measures import MEASURES, measures_named
+from cabw_viz.numerics.tolerance import Tolerance, coarser, tolerance_for
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.runner import HookPolicy, Replayed
-from cabw_viz.replay.steps.eager_noise import coarsest
 from cabw_viz.runtime.capture_state import CaptureState
 from cabw_viz.runtime.gradient_snapshots import Gradient, strides_of
 
@@ -108,10 +108,10 @@ class GradientPairs:
         """That of the coarser dtype; other kernels round elsewhere, at the size of the largest values."""
         dtypes = [side.value.dtype for side in sides if side is not None]
         dtypes += [self.asked.target.dtype] if self.asked.target.dtype is not None else []
-        dtype = coarsest(dtypes) or dtypes[0]
+        dtype = coarser(*dtypes)
         tolerance = tolerance_for(dtype, self.asked.rtol, self.asked.atol)
         if self.elsewhere and self.asked.rtol is None:
-            tolerance = Tolerance(tolerance.rtol, max(tolerance.rtol, tolerance.atol))
+            tolerance = tolerance.for_other_kernels()
         self.used[str(dtype)] = (tolerance.rtol, tolerance.atol)
         return tolerance
 

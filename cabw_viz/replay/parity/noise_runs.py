@@ -49,7 +49,8 @@ def judge(
         CabwError: errors against float64 were insisted on, and there is no such run.
     """
     in_question = [row for row in rows if row.verdict in COMPARED and row.verdict != "bitwise"]
-    how = precision(record, (g.value for g in sides.run.values()), asked.target, eager=record.run == "eager")
+    target, gradients = asked.target, (gradient.value for gradient in sides.run.values())
+    how = precision(record, gradients, target.device, target.dtype, eager=record.run == "eager")
     if how is None or not (asked.exact is True or (asked.exact == "auto" and in_question)):
         return list(rows), []
     further = NoiseRuns(record, live, asked)

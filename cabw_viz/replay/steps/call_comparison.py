@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from cabw_viz.numerics.compare import Tolerance, compare, tolerance_for
+from cabw_viz.numerics.compare import compare
+from cabw_viz.numerics.tolerance import Tolerance, coarsest, tolerance_for
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.kinds import Verdict
 from cabw_viz.record.steps import StepCall
-from cabw_viz.replay.steps.eager_noise import Noise, coarsest
+from cabw_viz.replay.steps.eager_noise import Noise
 from cabw_viz.replay.steps.observing import Key, Observed, Seen
 from cabw_viz.runtime.gradient_snapshots import Gradient
 
@@ -70,7 +71,7 @@ class Judge:
             dtype = coarsest({dtype, self._coarsest or dtype}) or dtype
         tolerance = tolerance_for(dtype, *self.given)
         if self.given[0] is None:
-            tolerance = Tolerance(tolerance.rtol, max(tolerance.rtol, tolerance.atol))
+            tolerance = tolerance.for_other_kernels()
         return self._noted(dtype, tolerance)
 
     def _noted(self, dtype: torch.dtype, tolerance: Tolerance) -> Tolerance:

@@ -16,9 +16,10 @@ import torch
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.perturb import Roundings
+from cabw_viz.numerics.tolerance import coarsest
 from cabw_viz.record.steps import StepCall, StepMatrix, StepRun
 from cabw_viz.replay.steps.call_comparison import Judge
-from cabw_viz.replay.steps.eager_noise import Noise, coarsest
+from cabw_viz.replay.steps.eager_noise import Noise
 from cabw_viz.replay.steps.observing import Observed, observe
 from cabw_viz.replay.steps.random_state import RandomState
 from cabw_viz.replay.steps.step_plan import AGAIN, AS_IS, COMPILED_AUTOGRAD, EAGER, Manner, Plan, Source, Variant

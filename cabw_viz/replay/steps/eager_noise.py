@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from cabw_viz.numerics.compare import plain
+from cabw_viz.numerics.tolerance import coarsest
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.steps import StepCall
 from cabw_viz.replay.steps.observing import Key, Observed
@@ -95,9 +96,3 @@ def _size(row: GradientComparison) -> float:
     if not row.max_abs_err or not row.max_rel_err or math.isinf(row.max_rel_err):
         return 0.0
     return row.max_abs_err / row.max_rel_err
-
-
-def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
-    """The dtype with the fewest digits; None where there is none with digits."""
-    floating = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
-    return max(floating, key=lambda dtype: (torch.finfo(dtype).eps, str(dtype)), default=None)

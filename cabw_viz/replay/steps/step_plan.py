@@ -12,7 +12,7 @@ import torch
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.numerics.compare import tolerance_for
+from cabw_viz.numerics.tolerance import tolerance_for
 from cabw_viz.replay.placement.devices import Compiler, compiler_named, device_named, dtype_named
 from cabw_viz.replay.steps.step_under_test import Subject
 
