@@ -11,6 +11,7 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
+from cabw_viz.record.model import CaptureRecord
 from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
@@ -139,3 +140,11 @@ class CaptureState:
         if self.node_gradients is not None:
             self.node_gradients.clear()
         self.released = True
+
+
+@dataclass
+class Captured:
+    """A capture: its record, and what it keeps alive. Tracing makes it, replay runs it again."""
+
+    record: CaptureRecord
+    live: CaptureState

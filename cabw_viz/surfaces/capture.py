@@ -19,10 +19,10 @@ from cabw_viz.replay.parity.gradient_pairs import ParityOptions
 from cabw_viz.replay.placement.target import target_named
 from cabw_viz.replay.runner import HookPolicy, replay
 from cabw_viz.replay.timing import time_nodes
+from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.divergence_report import DivergenceReport
 from cabw_viz.surfaces.parity_report import ParityReport
-from cabw_viz.tracing.recorder import Captured
 from cabw_viz.views import tables
 from cabw_viz.views.files import path_named, written
 from cabw_viz.views.html import capture_html

@@ -24,8 +24,8 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.record.kinds import Outcome, Phase
-from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Event, Failure
-from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
+from cabw_viz.record.model import AutogradNode, BackwardCall, Event, Failure
+from cabw_viz.runtime.capture_state import Arguments, Captured, ThreadState
 from cabw_viz.torch_adapter import EngineCall, UsersCompiler
 from cabw_viz.tracing import reference_gradients as reference
 from cabw_viz.tracing.backward_trace import BackwardTrace
@@ -39,14 +39,6 @@ from cabw_viz.tracing.source_lines import Lines
 from cabw_viz.tracing.trace_lock import GATE
 from cabw_viz.tracing.tracer import Held, TraceStopped, guarding, watching
 from cabw_viz.tracing.tripwire import tripwired
-
-
-@dataclass
-class Captured:
-    """A capture: what is known of it, and what can be run again."""
-
-    record: CaptureRecord
-    live: CaptureState
 
 
 @dataclass
