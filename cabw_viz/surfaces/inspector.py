@@ -19,7 +19,7 @@ from cabw_viz.replay.progress import progress_to
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.inspector_tasks import CaptureApi, allowed, choices_of
 from cabw_viz.views.inspector import columns, findings
-from cabw_viz.views.inspector.bundle import BUNDLE, STYLE
+from cabw_viz.views.inspector.bundle import STYLE, inspector_script
 from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.inspector.page import NO_CAPTURE
 
@@ -49,7 +49,7 @@ class Inspector(anywidget.AnyWidget):
     nothing left to run.
     """
 
-    _esm = BUNDLE
+    _esm = inspector_script()
     _css = STYLE
 
     session = traitlets.Bytes().tag(sync=True)

@@ -6,16 +6,14 @@ import base64
 import gzip
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Event
 from cabw_viz.views.inspector import columns, findings
+from cabw_viz.views.inspector.bundle import STYLE, inspector_script
 from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.text import in_line
-
-HERE = Path(__file__).parent
 
 NO_CAPTURE = CaptureRecord(BackwardCall(None, "", ""), "", "", ())
 """What is shown of a session that has no capture: its events still say why."""
@@ -77,7 +75,7 @@ def page(title: str, parts: Mapping[str, bytes]) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width">\n<link rel="icon" href="data:,">\n'
-        f"<title>{shown}</title>\n<style>{_STYLE}\n{_read('inspector.css')}</style>\n</head>\n<body>\n"
+        f"<title>{shown}</title>\n<style>{_STYLE}\n{STYLE.read_text('utf-8')}</style>\n</head>\n<body>\n"
         f'<main><h1>{shown}</h1><div id="app"></div></main>\n{data}\n'
         f'<script type="module">\n{_script()}{_START}\n</script>\n</body>\n</html>\n'
     )
@@ -89,8 +87,4 @@ def _inlined(raw: bytes) -> str:
 
 
 def _script() -> str:
-    return _read("inspector.js").replace("</script", "<\\/script")
-
-
-def _read(name: str) -> str:
-    return (HERE / name).read_text("utf-8")
+    return inspector_script().replace("</script", "<\\/script")

@@ -1,6 +1,6 @@
 /** Lays out: in a worker where the graph is large and the page allows one, else here. The answer to an older question is dropped. */
 import { Arranger } from "./arrange.js";
-import { workerSource } from "./bundle.js";
+import { workerSource } from "./worker_source.js";
 import { Scene } from "./scene.js";
 
 const SMALL = 1500; // nodes up to which laying out costs less than a frame or two, so nothing is gained by a worker
