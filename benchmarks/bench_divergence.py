@@ -19,7 +19,7 @@ import cabw_viz
 from benchmarks.measure import cpu_seconds, header, interleaved, transformer
 from cabw_viz.tracing.extract import autograd_nodes
 from cabw_viz.tracing.node_gradients import Budget, NodeWatch
-from cabw_viz.tracing.node_numbering import walk
+from cabw_viz.tracing.node_numbering import number_nodes
 
 torch.set_num_threads(1)
 
@@ -51,7 +51,7 @@ def keeping(width: int) -> None:
 
     def backward(budget: Budget | None, *, watched: bool) -> float:
         loss = model(batch).square().mean()
-        nodes = walk([loss])
+        nodes = number_nodes([loss])
         rows = autograd_nodes(nodes)
         leaves = frozenset(number for number, node in enumerate(nodes.nodes) if hasattr(node, "variable"))
         watch = NodeWatch(rows, nodes, budget or Budget(0), leaves, leaves_only=budget is None)

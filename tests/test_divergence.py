@@ -359,10 +359,10 @@ def test_without_gradients_of_nodes_it_says_how_to_get_them(options, says, tries
 def test_after_close_it_is_refused_and_nothing_is_held():
     session = small()
     kept = session[0].live.node_gradients
-    assert kept.into
+    assert kept.inputs
     session.close()
-    assert not kept.into
-    assert not kept.out
+    assert not kept.inputs
+    assert not kept.outputs
     with pytest.raises(CabwError, match="was closed"):
         session[0].divergence()
 

@@ -51,9 +51,9 @@ def test_they_are_those_of_an_independent_run():
 
     def watch(node):
         name = node.name().rpartition("::")[2]
-        node.register_prehook(lambda grads: found.update([("into", name, *map(bits, grads))]))
+        node.register_prehook(lambda grads: found.update([("inputs", name, *map(bits, grads))]))
         if name != "AccumulateGrad":
-            node.register_hook(lambda made, _: found.update([("out", name, *map(bits, made))]))
+            node.register_hook(lambda made, _: found.update([("outputs", name, *map(bits, made))]))
 
     while todo:
         node = todo.pop()
@@ -68,11 +68,11 @@ def test_they_are_those_of_an_independent_run():
     kept, names = capture.live.node_gradients, {node.number: node.name for node in capture.record.autograd_nodes}
     ours = collections.Counter(
         (side, names[number], *(bits(each.value if each else None) for each in gradients))
-        for side in ("into", "out")
+        for side in ("inputs", "outputs")
         for number, gradients in getattr(kept, side).items()
     )
     assert ours == found
-    assert len(kept.into) == len(seen)
+    assert len(kept.inputs) == len(seen)
 
 
 def test_accumulation_in_place_does_not_reach_the_copies():
@@ -85,12 +85,12 @@ def test_accumulation_in_place_does_not_reach_the_copies():
     capture = captured({"w": w}, loss)
     kept, number = capture.live.node_gradients, numbers(capture)
     two = torch.tensor(2.0)
-    torch.testing.assert_close(kept.out[number["SinBackward0"]][0].value, two.cos().expand(4))
-    torch.testing.assert_close(kept.out[number["ExpBackward0"]][0].value, two.exp().expand(4))
-    summed = kept.into[number["MulBackward0"]][0].value
+    torch.testing.assert_close(kept.outputs[number["SinBackward0"]][0].value, two.cos().expand(4))
+    torch.testing.assert_close(kept.outputs[number["ExpBackward0"]][0].value, two.exp().expand(4))
+    summed = kept.inputs[number["MulBackward0"]][0].value
     torch.testing.assert_close(summed, (two.cos() - two.sin() + two.exp()).expand(4))
     w.grad.zero_()
-    assert float(kept.into[number["AccumulateGrad"]][0].value[0]) != 0
+    assert float(kept.inputs[number["AccumulateGrad"]][0].value[0]) != 0
 
 
 def test_a_gradient_changed_behind_autograds_back_is_kept_as_it_was():
@@ -110,9 +110,9 @@ def test_a_gradient_changed_behind_autograds_back_is_kept_as_it_was():
     w, v = (torch.ones(300, requires_grad=True) for _ in range(2))
     capture = captured({"w": w, "v": v}, lambda: (v.neg() + Spoils.apply(w)).mul(0.5).sum())
     kept, number = capture.live.node_gradients, numbers(capture)
-    assert [float(part.value[0]) for part in kept.out[number["AddBackward0"]]] == [0.5, 0.5]
-    assert float(kept.into[number["SpoilsBackward"]][0].value[0]) == 0.5
-    assert float(kept.into[number["NegBackward0"]][0].value[0]) == -float(v.grad[0])
+    assert [float(part.value[0]) for part in kept.outputs[number["AddBackward0"]]] == [0.5, 0.5]
+    assert float(kept.inputs[number["SpoilsBackward"]][0].value[0]) == 0.5
+    assert float(kept.inputs[number["NegBackward0"]][0].value[0]) == -float(v.grad[0])
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -123,7 +123,7 @@ def test_of_a_call_of_grad(double):
         torch.autograd.grad((middle * 5).sum(), [middle], create_graph=double)
     kept = session[0].live.node_gradients
     (leaf,) = session[0].record.leaves
-    assert kept.into[leaf.autograd_node][leaf.input].value.tolist() == [5.0] * 3
+    assert kept.inputs[leaf.autograd_node][leaf.input].value.tolist() == [5.0] * 3
     assert session[0].divergence().ok
 
 
@@ -144,8 +144,8 @@ def test_above_max_bytes_fingerprints_stand_in_and_leaves_are_kept_in_full():
     capture = captured({"x": x, "y": y}, lambda: (x.sin() @ y.cos()).square().sum(), max_bytes=25_000)
     kept, number = capture.live.node_gradients, numbers(capture)
     assert kept.bytes <= 25_000
-    assert isinstance(kept.out[number["PowBackward0"]][0], Gradient)
-    found = kept.out[number["SinBackward0"]][0]
+    assert isinstance(kept.outputs[number["PowBackward0"]][0], Gradient)
+    found = kept.outputs[number["SinBackward0"]][0]
     assert isinstance(found, Fingerprint)
     assert found == fingerprint(x.grad)
     assert found.norm == pytest.approx(float(x.grad.norm()), rel=1e-6)
@@ -222,7 +222,7 @@ def test_no_autograd_node_is_kept_alive_and_the_copies_end_with_the_session():
     gc.collect()
     assert marker() is None
     kept = session[0].live.node_gradients
-    copies = [weakref.ref(each.value) for gradients in kept.out.values() for each in gradients if each]
+    copies = [weakref.ref(each.value) for gradients in kept.outputs.values() for each in gradients if each]
     assert copies
     session.close()
     gc.collect()

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 import cabw_viz
-from cabw_viz.tracing.node_numbering import walk
+from cabw_viz.tracing.node_numbering import number_nodes
 from tests import leftovers
 from tests.definitions import MODELS
 
@@ -114,7 +114,7 @@ def test_every_node_is_in_the_module_that_hooks_find(name):
     with cabw_viz.capture(model) as session:
         loss = run()
         claims.claim(loss, None)
-        live = walk([loss]).nodes
+        live = number_nodes([loss]).nodes
         loss.backward()
     record = session[0].record
     differ = Counter()

@@ -21,7 +21,7 @@ from cabw_viz.record.model import AutogradNode, CaptureRecord, GradientSpec, Sav
 from cabw_viz.tracing import saved_tensors
 from cabw_viz.tracing.extract import autograd_nodes
 from cabw_viz.tracing.naming import Names
-from cabw_viz.tracing.node_numbering import walk
+from cabw_viz.tracing.node_numbering import number_nodes
 from tests import records
 from tests.definitions import MODELS
 
@@ -109,7 +109,7 @@ def test_every_saved_tensor_that_the_graph_lifts_is_the_right_one():
         loss = net(data()).square().mean()
         real = {
             (place, field.removeprefix("_saved_")): getattr(node, field)
-            for place, node in enumerate(walk([loss]).nodes)
+            for place, node in enumerate(number_nodes([loss]).nodes)
             for field in dir(node)
             if field.startswith("_saved_")
         }
@@ -266,7 +266,7 @@ def test_subclasses_and_modes_of_the_user_are_not_asked():
     def run():
         w = torch.ones(3).as_subclass(Mine).requires_grad_()
         loss = (w.exp() * w).sum()
-        nodes = walk([loss])
+        nodes = number_nodes([loss])
         names, described = Names({"w": w}), autograd_nodes(nodes)
         names.refresh()
         calls.clear()
@@ -311,7 +311,7 @@ def test_gradients_are_those_of_the_real_run(name):
     with cabw_viz.capture(model) as session:
         loss = run()
         handles = []
-        for place, node in enumerate(walk([loss]).nodes):
+        for place, node in enumerate(number_nodes([loss]).nodes):
             if node is not None:
                 handles.append(node.register_prehook(lambda g, place=place: entering.__setitem__(place, specs(g))))
                 handles.append(node.register_hook(lambda out, _, place=place: leaving.__setitem__(place, specs(out))))

@@ -20,7 +20,7 @@ from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.runnable_graph import RunnableGraph, prepared_at
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.progress import NO_PROGRESS, Progress
-from cabw_viz.runtime.capture_state import Arguments, CaptureState, memory_of, version_of
+from cabw_viz.runtime.capture_state import Arguments, CaptureState, storage_location, version_of
 
 HookPolicy = Literal["run", "drop", "refuse"]
 POLICIES: tuple[HookPolicy, ...] = ("run", "drop", "refuse")
@@ -258,7 +258,7 @@ def check_versions(record: CaptureRecord, arguments: Arguments) -> None:
 
 
 def _check_memory(record: CaptureRecord, row: LiftedInput, arguments: Arguments) -> None:
-    before, now = arguments.memory[row.index], memory_of(arguments.inputs[row.index])
+    before, now = arguments.storage_locations[row.index], storage_location(arguments.inputs[row.index])
     if before is not None and now is not None and now != before and not is_old_gradient(record, row):
         raise CabwError(
             f"{input_label(record, row)} has other memory than when the backward was captured: somebody has assigned "

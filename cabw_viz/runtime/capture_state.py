@@ -31,7 +31,7 @@ class ThreadState:
     accelerator_rng: tuple[tuple[int, torch.Tensor], ...]
 
     @classmethod
-    def now(cls, create_graph: bool) -> ThreadState:
+    def current(cls, create_graph: bool) -> ThreadState:
         """The state at this moment."""
         autocast = tuple(
             (device, torch.get_autocast_dtype(device))
@@ -70,11 +70,11 @@ class Arguments:
     packed_data: tuple[Any, ...]
     versions: tuple[int | None, ...]
     """In-place version of each input at the time of the capture; None where a tensor keeps none."""
-    memory: tuple[tuple[Any, ...] | None, ...]
-    """Where each input lay then; see `memory_of`."""
+    storage_locations: tuple[tuple[Any, ...] | None, ...]
+    """Where each input lay then; see `storage_location`."""
 
     @classmethod
-    def keep(cls, inputs: list[Any], rest: tuple[Any, ...], *, snapshot: bool) -> Arguments:
+    def of_call(cls, inputs: list[Any], rest: tuple[Any, ...], *, snapshot: bool) -> Arguments:
         """Keep the arguments; the list of inputs is emptied by its owner later, hence the copy of it.
 
         Args:
@@ -83,12 +83,12 @@ class Arguments:
             snapshot: copy every tensor, so that in-place changes after the call do not matter.
         """
         sizes, scalars, hooks, packed = rest
-        kept = [copied(tensor) for tensor in inputs] if snapshot else list(inputs)
-        seen = tuple(map(version_of, kept)), tuple(map(memory_of, kept))
+        kept = [copy_of(tensor) for tensor in inputs] if snapshot else list(inputs)
+        seen = tuple(map(version_of, kept)), tuple(map(storage_location, kept))
         return cls(kept, list(sizes), list(scalars), tuple(hooks), tuple(packed), *seen)
 
 
-def copied(tensor: Any) -> Any:
+def copy_of(tensor: Any) -> Any:
     """A copy that later in-place changes do not reach, strides kept."""
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if isinstance(tensor, torch.Tensor) else tensor
 
@@ -100,7 +100,7 @@ def version_of(tensor: Any) -> int | None:
     return torch_adapter.version(tensor)
 
 
-def memory_of(tensor: Any) -> tuple[Any, ...] | None:
+def storage_location(tensor: Any) -> tuple[Any, ...] | None:
     """Where a tensor's elements lie, and their dtype: assigning `.data` changes these, and no version.
 
     None where there is nothing to tell: tensors of other classes or layouts, and those without elements.
@@ -123,20 +123,20 @@ class CaptureState:
     thread_state: ThreadState | None = None
     reference: dict[int, Gradient] = field(default_factory=dict)
     """Index of the leaf in the record: its gradient in the user's own run. A leaf without gradient is absent."""
-    before: dict[int, torch.Tensor] = field(default_factory=dict)
+    grads_before: dict[int, torch.Tensor] = field(default_factory=dict)
     """For a compiled run: copies of each leaf's `.grad` as it was before the call; absent where it was None."""
     node_gradients: NodeGradients | None = None
     """Gradients into and out of every autograd node of the user's own run; None where they were not asked for."""
     has_reference: bool = False
     """Whether the user's own run was watched to its end."""
-    unwatched: str = ""
+    reference_error: str = ""
     """What went wrong with that, where something of ours did."""
     released: bool = False
 
     def release(self) -> None:
         """Let go of every tensor."""
         self.graph = self.arguments = self.thread_state = None
-        self.reference, self.before = {}, {}
+        self.reference, self.grads_before = {}, {}
         if self.node_gradients is not None:
             self.node_gradients.clear()
         self.released = True

@@ -45,7 +45,7 @@ class Fingerprint:
     """Elements at `SAMPLES` fixed places, evenly spread."""
 
 
-Kept = Gradient | Fingerprint
+GradientSnapshot = Gradient | Fingerprint
 
 
 @dataclass
@@ -56,13 +56,13 @@ class NodeGradients:
     object in all its places.
     """
 
-    into: dict[int, tuple[Kept | None, ...]] = field(default_factory=dict)
+    inputs: dict[int, tuple[GradientSnapshot | None, ...]] = field(default_factory=dict)
     """What each node ran on, behind all hooks."""
-    out: dict[int, tuple[Kept | None, ...]] = field(default_factory=dict)
+    outputs: dict[int, tuple[GradientSnapshot | None, ...]] = field(default_factory=dict)
     """What left each node, behind all hooks."""
-    before_hooks: dict[int, tuple[Kept | None, ...]] = field(default_factory=dict)
+    inputs_before_hooks: dict[int, tuple[GradientSnapshot | None, ...]] = field(default_factory=dict)
     """For nodes with pre-hooks: what entered before those, behind the hooks of tensors."""
-    before_post_hooks: dict[int, tuple[Kept | None, ...]] = field(default_factory=dict)
+    outputs_before_hooks: dict[int, tuple[GradientSnapshot | None, ...]] = field(default_factory=dict)
     """For nodes with post-hooks: what the node itself made."""
     bytes: int = 0
     """What the copies take."""
@@ -71,7 +71,7 @@ class NodeGradients:
 
     def clear(self) -> None:
         """Let go of every tensor."""
-        for kept in (self.into, self.out, self.before_hooks, self.before_post_hooks):
+        for kept in (self.inputs, self.outputs, self.inputs_before_hooks, self.outputs_before_hooks):
             kept.clear()
 
 
@@ -124,9 +124,9 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 def equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two dense tensors of one shape and dtype hold the same bits. Raises where their bits cannot be read."""
     if one.is_complex():
-        one, other = (torch.view_as_real(resolved(side.detach())) for side in (one, other))
+        one, other = (torch.view_as_real(without_conj_neg_bits(side.detach())) for side in (one, other))
     elif one.is_neg() or other.is_neg():
-        one, other = resolved(one.detach()), resolved(other.detach())
+        one, other = without_conj_neg_bits(one.detach()), without_conj_neg_bits(other.detach())
     bits = _BITS[one.element_size()]
     if one.dim() > 1 and not one.is_contiguous() and one.mT.is_contiguous():
         one, other = one.mT, other.mT
@@ -143,7 +143,7 @@ def _has_words(tensor: torch.Tensor) -> bool:
 
 def fingerprint(tensor: torch.Tensor) -> Fingerprint:
     """The fingerprint of a gradient for which `can_be_fingerprinted` is true."""
-    flat = resolved(tensor.detach()).reshape(-1)
+    flat = without_conj_neg_bits(tensor.detach()).reshape(-1)
     real = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     low, high = _range(real)
     nans = infinities = 0
@@ -155,7 +155,7 @@ def fingerprint(tensor: torch.Tensor) -> Fingerprint:
     )  # fmt: skip
 
 
-def resolved(tensor: torch.Tensor) -> torch.Tensor:
+def without_conj_neg_bits(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with its conjugation and negation carried out."""
     return tensor.resolve_conj().resolve_neg()
 

@@ -17,7 +17,7 @@ _LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
 _INSTALLED = ("site-packages", "dist-packages")  # which may lie below the standard library's folder
 
 
-def place(file: str, line: int) -> str:
+def source_location(file: str, line: int) -> str:
     """`file:line`; `In[3]:line` for the cell of a notebook, whose file has a new name in every kernel."""
     return f"{_cell(file) or file}:{line}"
 
@@ -30,7 +30,7 @@ def _cell(file: str) -> str | None:
 
 
 def cell_files() -> dict[str, str]:
-    """The files of a notebook's cells by the names that `place` gives them: `In[3]`."""
+    """The files of a notebook's cells by the names that `source_location` gives them: `In[3]`."""
     named = {file: _cell(file) for file in list(linecache.cache)}
     return {cell: file for file, cell in named.items() if cell is not None}
 
@@ -42,7 +42,7 @@ def _torch() -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def owner(file: str) -> Literal["user", "torch", "ours", "library"]:
+def code_owner(file: str) -> Literal["user", "torch", "ours", "library"]:
     """Whose code a file holds. Everything that is neither torch's, Python's nor ours is the user's."""
     if file.startswith((_torch(), "<eval_with_key>")):  # a graph module's own forward
         return "torch"
@@ -66,29 +66,31 @@ def responsible_frame(
     """
     torchs = None
     while frame is not None and frame.f_code is not stop:
-        whose = owner(frame.f_code.co_filename)
+        whose = code_owner(frame.f_code.co_filename)
         if whose == "user":
-            return "user", _shown(frame)
+            return "user", _frame_location(frame)
         if whose == "torch" and torchs is None and not passing(frame.f_code):
             torchs = frame
         frame = frame.f_back
     if torchs is None:
         return "C++", "C++"
-    return "torch", _shown(torchs)
+    return "torch", _frame_location(torchs)
 
 
-def caller(frame: FrameType | None) -> str:
+def external_caller(frame: FrameType | None) -> str:
     """The line that called into this package.
 
     Args:
         frame: the innermost frame to look at.
     """
-    while frame is not None and owner(frame.f_code.co_filename) == "ours":
+    while frame is not None and code_owner(frame.f_code.co_filename) == "ours":
         frame = frame.f_back
-    return "C++" if frame is None else _shown(frame)
+    return "C++" if frame is None else _frame_location(frame)
 
 
-def _shown(frame: FrameType) -> str:
+def _frame_location(frame: FrameType) -> str:
     """A frame's place; torch's files relative to where torch is installed, the same on every machine."""
     file = frame.f_code.co_filename
-    return place(f"torch/{file.removeprefix(_torch())}" if file.startswith(_torch()) else file, frame.f_lineno)
+    return source_location(
+        f"torch/{file.removeprefix(_torch())}" if file.startswith(_torch()) else file, frame.f_lineno
+    )

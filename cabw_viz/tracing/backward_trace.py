@@ -21,7 +21,7 @@ from cabw_viz.tracing.deleted_meta import Lookups
 from cabw_viz.tracing.leaves import leaves_of
 from cabw_viz.tracing.metadata import with_metadata
 from cabw_viz.tracing.naming import Names
-from cabw_viz.tracing.node_numbering import NumberedNodes, walk
+from cabw_viz.tracing.node_numbering import NumberedNodes, number_nodes
 from cabw_viz.tracing.provenance import Provenance
 from cabw_viz.tracing.saved_tensors import Key, SavedTensorIndex
 from cabw_viz.tracing.tracer import TraceNotes
@@ -46,10 +46,10 @@ class BackwardTrace:
     notes: TraceNotes = field(default_factory=TraceNotes)
     lookups: Lookups = field(default_factory=Lookups)
     looked: bool = False
-    """Whether `look` was called."""
+    """Whether `read_saved_tensors` was called."""
     holding: SavedTensorIndex = field(default_factory=SavedTensorIndex)
     input_keys: list[Key | None] = field(default_factory=list)
-    """What the inputs of the captured run are known by; see `SavedTensorIndex.joined`."""
+    """What the inputs of the captured run are known by; see `SavedTensorIndex.link_to_inputs`."""
     live: CaptureState = field(default_factory=CaptureState)
     captured: int | None = None
     """Index of the capture that this call became."""
@@ -74,15 +74,15 @@ class BackwardTrace:
         """Look at the autograd graph before anything runs."""
         started = time.perf_counter()
         names.refresh()
-        nodes = walk(engine_call.roots, engine_call.inputs)
+        nodes = number_nodes(engine_call.roots, engine_call.inputs)
         leaves = leaves_of(engine_call, nodes, names)
         described = extract.autograd_nodes(nodes)
         return cls(call, engine_call, run, compiler, names, provenance, nodes, described, leaves, started=started)
 
     def __post_init__(self) -> None:
-        self.notes.at_begin = self.look
+        self.notes.at_begin = self.read_saved_tensors
 
-    def look(self) -> None:
+    def read_saved_tensors(self) -> None:
         """Read what the nodes hold and where they come from: once, before the run frees them, and for no cache hit."""
         if self.looked:
             return
@@ -108,7 +108,7 @@ class BackwardTrace:
 
     def record(self, arguments: Arguments | None = None, failure: Failure | None = None) -> CaptureRecord:
         """The record: complete with the graph's arguments, as far as it came without."""
-        self.look()
+        self.read_saved_tensors()
         kinds = {node.number: node.kind for node in self.nodes}
         view = extract.read_graph(self._graph(), kinds, self.notes.pasted)
         hooks = arguments.hooks if arguments is not None else None
@@ -116,9 +116,9 @@ class BackwardTrace:
         if problem:
             raise AssertionError(problem)
         sizes = extract.lifted_sizes(view, self.notes, arguments)
-        inputs = extract.lifted_inputs(view, self.notes, arguments, self.names.known)
+        inputs = extract.lifted_inputs(view, self.notes, arguments, self.names.names_of)
         nodes = extract.complete_nodes(self.nodes, view, self.leaves, hooks, self.notes.hooked)
-        nodes = self.holding.joined(nodes, inputs, self.input_keys, view)
+        nodes = self.holding.link_to_inputs(nodes, inputs, self.input_keys, view)
         # Half-way through a failed trace, saved sizes may be symbols: fields are then named without their values.
         readable = self.walk.nodes if failure is None else ()
         return CaptureRecord(
@@ -138,7 +138,7 @@ class BackwardTrace:
 
     def bare_record(self, failure: Failure) -> CaptureRecord:
         """The autograd nodes alone, for a trace of which nothing else can be told."""
-        self.look()
+        self.read_saved_tensors()
         return CaptureRecord(
             self.call,
             torch.__version__,
@@ -179,7 +179,7 @@ class BackwardTrace:
         number = next(freed, None)
         return "" if number is None else f"{self.nodes[number].name} (#{number})"
 
-    def let_go(self) -> None:
+    def drop_tracing_state(self) -> None:
         """Drop what only the tracing needed: autograd nodes, the tracer, exceptions with their frames."""
         self.walk = NumberedNodes((), ())
         self.notes = TraceNotes()

@@ -11,7 +11,7 @@ import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import BackwardCall
-from cabw_viz.runtime.stack_frames import place
+from cabw_viz.runtime.stack_frames import source_location
 from cabw_viz.torch_adapter import EngineCall
 
 Only = int | slice | Callable[[BackwardCall], bool] | None
@@ -33,7 +33,7 @@ def users_frame() -> str:
     frame = sys._getframe(1)  # noqa: SLF001  # documented, and the one cheap way to a frame
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_ON_THE_WAY):
         frame = frame.f_back
-    return place(frame.f_code.co_filename, frame.f_lineno)
+    return source_location(frame.f_code.co_filename, frame.f_lineno)
 
 
 def check_only(only: object) -> None:

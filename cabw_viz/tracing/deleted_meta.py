@@ -16,7 +16,7 @@ from typing import Any
 import torch.fx
 
 from cabw_viz.record.model import GraphNode, Touch
-from cabw_viz.runtime.stack_frames import caller
+from cabw_viz.runtime.stack_frames import external_caller
 
 DELETED = ("val", "example_value", "tensor_meta")
 _MISSING = object()
@@ -40,7 +40,7 @@ class Lookups:
     def note(self, key: str, ordinal: int) -> None:
         """A key was looked up in vain now."""
         if not self._ended:
-            self._found[key, ordinal, caller(sys._getframe(1))] += 1  # noqa: SLF001  # documented
+            self._found[key, ordinal, external_caller(sys._getframe(1))] += 1  # noqa: SLF001  # documented
 
     def end(self) -> None:
         """Give the nodes their own dicts back, with what was put into them; copies of them are silent from here on."""

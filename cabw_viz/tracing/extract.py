@@ -17,8 +17,8 @@ from cabw_viz import torch_adapter
 from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind
 from cabw_viz.record.model import AutogradNode, Edge, GraphNode, Hook, Leaf, LiftedInput, LiftedSize
 from cabw_viz.runtime.capture_state import Arguments
-from cabw_viz.runtime.fx_text import render_arguments
-from cabw_viz.runtime.stack_frames import place
+from cabw_viz.runtime.fx_text import arguments_text
+from cabw_viz.runtime.stack_frames import source_location
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 from cabw_viz.tracing.tracer import TraceNotes
 
@@ -78,7 +78,7 @@ def autograd_kind(node: Any, name: str) -> AutogradKind:
 
 
 @dataclass(frozen=True)
-class GraphView:
+class ReadGraph:
     """A traced graph, read: its nodes as records, and the nodes themselves by ordinal."""
 
     nodes: tuple[GraphNode, ...]
@@ -87,7 +87,7 @@ class GraphView:
 
 def read_graph(
     graph: torch.fx.Graph, kinds: Mapping[int, AutogradKind], pasted: Mapping[torch.fx.Node, int]
-) -> GraphView:
+) -> ReadGraph:
     """Read a traced graph.
 
     Args:
@@ -119,7 +119,7 @@ def read_graph(
                 number,
             )
         )
-    return GraphView(tuple(rows), fx_nodes)
+    return ReadGraph(tuple(rows), fx_nodes)
 
 
 def node_call(node: torch.fx.Node) -> tuple[int, str] | None:
@@ -191,14 +191,14 @@ def _render_call(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str
         return ""
     if node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):  # four in five nodes
         return f"({names[node.args[0]]}, {node.args[1]})"
-    return render_arguments(node, names)
+    return arguments_text(node, names)
 
 
 # -- putting both together -----------------------------------------------------------------------------------
 
 
 def lifted_inputs(
-    view: GraphView, notes: TraceNotes, arguments: Arguments | None, given: Callable[[Any], tuple[str, ...]]
+    view: ReadGraph, notes: TraceNotes, arguments: Arguments | None, given: Callable[[Any], tuple[str, ...]]
 ) -> tuple[LiftedInput, ...]:
     """The graph's tensor inputs, described from the real tensors."""
     rows = []
@@ -224,7 +224,7 @@ def _describe_tensor(tensor: Any, names: Callable[[Any], tuple[str, ...]]) -> di
     }
 
 
-def lifted_sizes(view: GraphView, notes: TraceNotes, arguments: Arguments | None) -> tuple[LiftedSize, ...]:
+def lifted_sizes(view: ReadGraph, notes: TraceNotes, arguments: Arguments | None) -> tuple[LiftedSize, ...]:
     """The graph's integer inputs with their values in this call."""
     rows = []
     for index, ordinal in _lifted(view, "sizes"):
@@ -241,7 +241,7 @@ def _size_value(size: Any) -> int:
     return int(size.shape[1]) if isinstance(size, torch.Tensor) else int(size)
 
 
-def _lifted(view: GraphView, source: str) -> list[tuple[int, int]]:
+def _lifted(view: ReadGraph, source: str) -> list[tuple[int, int]]:
     """(index, ordinal) of the graph nodes that take items from a placeholder, by index."""
     found = []
     for ordinal, node in enumerate(view.fx_nodes):
@@ -252,7 +252,7 @@ def _lifted(view: GraphView, source: str) -> list[tuple[int, int]]:
 
 def complete_nodes(
     nodes: Sequence[AutogradNode],
-    view: GraphView,
+    view: ReadGraph,
     leaves: Sequence[Leaf],
     hooks: Sequence[Any] | None,
     hooked: Mapping[torch.fx.Node, int],
@@ -304,10 +304,10 @@ def _describe_function(function: Any) -> tuple[str, str]:
     function = inspect.unwrap(getattr(function, "func", function))
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return name, place(code.co_filename, code.co_firstlineno) if code else ""
+    return name, source_location(code.co_filename, code.co_firstlineno) if code else ""
 
 
-def disagreement(nodes: Sequence[AutogradNode], view: GraphView) -> str:
+def disagreement(nodes: Sequence[AutogradNode], view: ReadGraph) -> str:
     """Where the walk and the traced graph name an autograd node differently; empty where they agree."""
     expected = {node.number: node.name for node in nodes}
     rows = zip(view.nodes, view.fx_nodes, strict=True)

@@ -16,7 +16,7 @@ def leaves_of(call: EngineCall, walk: NumberedNodes, names: Names) -> tuple[Leaf
     if not call.accumulates:
         return tuple(_wanted(target, i, walk, names, output=i) for i, target in enumerate(call.inputs))
     accumulated = tuple(
-        Leaf(names.leaf(node.variable), tuple(node.variable.shape), str(node.variable.dtype), number)
+        Leaf(names.leaf_names(node.variable), tuple(node.variable.shape), str(node.variable.dtype), number)
         for number, node in enumerate(walk.nodes)
         if hasattr(node, "variable")
     )
@@ -30,9 +30,9 @@ def _wanted(target: object, position: int, walk: NumberedNodes, names: Names, *,
     node, nr = torch_adapter.gradient_edge(target)
     shape, dtype = torch_adapter.input_metadata(node, nr)
     if hasattr(node, "variable"):
-        given = names.leaf(node.variable)
-    elif isinstance(target, torch.Tensor) and names.given(target):
-        given = names.given(target)
+        given = names.leaf_names(node.variable)
+    elif isinstance(target, torch.Tensor) and names.subject_names(target):
+        given = names.subject_names(target)
     else:
         given = (f"input_{position} {shape}",)
     return Leaf(given, shape, dtype, walk.number_of(node), nr, output)

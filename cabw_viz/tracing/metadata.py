@@ -10,7 +10,7 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.record.model import AutogradNode, Baked, GraphNode, LiftedSize, LiftedUse
-from cabw_viz.tracing.extract import GraphView
+from cabw_viz.tracing.extract import ReadGraph
 from cabw_viz.tracing.ivalue_packer import parts
 from cabw_viz.tracing.saved_field_names import UNKNOWN, align, attribute_of
 
@@ -70,7 +70,7 @@ class Reader:
         autograd: the autograd nodes by number, for the values of their fields; empty where those must not be read.
     """
 
-    def __init__(self, view: GraphView, sizes: Sequence[LiftedSize], autograd: Sequence[Any]) -> None:
+    def __init__(self, view: ReadGraph, sizes: Sequence[LiftedSize], autograd: Sequence[Any]) -> None:
         self.view, self.autograd = view, autograd
         self.values = {size.index: size.value for size in sizes}
         self.indices = _size_indices(view)
@@ -209,7 +209,7 @@ READERS: Mapping[str, Callable[[Reader, GraphNode, torch.fx.Node], None]] = {
 
 
 def with_metadata(
-    nodes: Sequence[AutogradNode], view: GraphView, sizes: Sequence[LiftedSize], autograd: Sequence[Any]
+    nodes: Sequence[AutogradNode], view: ReadGraph, sizes: Sequence[LiftedSize], autograd: Sequence[Any]
 ) -> tuple[AutogradNode, ...]:
     """Autograd nodes with what they use of metadata filled in; see `Reader` for the arguments."""
     found = Reader(view, sizes, autograd).read()
@@ -221,7 +221,7 @@ def with_metadata(
     )
 
 
-def _size_indices(view: GraphView) -> dict[torch.fx.Node, tuple[int, ...]]:
+def _size_indices(view: ReadGraph) -> dict[torch.fx.Node, tuple[int, ...]]:
     """For each graph node that is a number: the symbolic inputs it comes from."""
     found: dict[torch.fx.Node, tuple[int, ...]] = {}
     for row, node in zip(view.nodes, view.fx_nodes, strict=True):

@@ -49,18 +49,18 @@ class Names:
             ]
         return list(self._subject.items())
 
-    def tensors(self) -> list[tuple[tuple[str, ...], torch.Tensor]]:
+    def named_tensors(self) -> list[tuple[tuple[str, ...], torch.Tensor]]:
         """Every tensor that the subject names, with all its names."""
         named = {id(tensor): tensor for _, tensor in self._named()}
-        return [(self.given(tensor), tensor) for tensor in named.values()]
+        return [(self.subject_names(tensor), tensor) for tensor in named.values()]
 
-    def given(self, tensor: Any) -> tuple[str, ...]:
+    def subject_names(self, tensor: Any) -> tuple[str, ...]:
         """All names that the subject gives a tensor; empty where it gives none."""
         return self._known.get(id(tensor), ())
 
-    def leaf(self, tensor: torch.Tensor) -> tuple[str, ...]:
+    def leaf_names(self, tensor: torch.Tensor) -> tuple[str, ...]:
         """All names of a leaf, made up where the subject gives none: `param_0 (8, 4)`."""
-        names = self.given(tensor)
+        names = self.subject_names(tensor)
         if names:
             return names
         if tensor not in self._made_up:
@@ -69,9 +69,9 @@ class Names:
             self._counter += 1
         return (self._made_up[tensor],)
 
-    def known(self, tensor: Any) -> tuple[str, ...]:
+    def names_of(self, tensor: Any) -> tuple[str, ...]:
         """The names of a tensor, made-up ones included, without making one up."""
-        names = self.given(tensor)
+        names = self.subject_names(tensor)
         if names or not isinstance(tensor, torch.Tensor) or tensor not in self._made_up:
             return names
         return (self._made_up[tensor],)

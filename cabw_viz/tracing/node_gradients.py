@@ -31,7 +31,7 @@ from cabw_viz.runtime.capture_state import version_of
 from cabw_viz.runtime.gradient_snapshots import (
     SMALL,
     Gradient,
-    Kept,
+    GradientSnapshot,
     NodeGradients,
     bytes_of,
     can_be_fingerprinted,
@@ -63,7 +63,7 @@ class _Seen(NamedTuple):
     """A weak reference; the engine keeps a tensor that it has not passed on yet, and its Python object with it."""
     version: int | None
     """None where it keeps no count."""
-    kept: Kept
+    kept: GradientSnapshot
 
 
 @dataclass
@@ -155,7 +155,7 @@ class NodeWatch:
     # -- what the hooks note -----------------------------------------------------------------------------------
 
     def _before_hooks(self, row: AutogradNode, gradients: Sequence[Any]) -> None:
-        self.found.before_hooks[row.number] = tuple(self._kept(row, gradient) for gradient in gradients)
+        self.found.inputs_before_hooks[row.number] = tuple(self._kept(row, gradient) for gradient in gradients)
 
     def _into(self, row: AutogradNode, gradients: Sequence[Any]) -> None:
         entered = []
@@ -163,10 +163,10 @@ class NodeWatch:
             sent = self._sent.pop((row.number, position), None)
             entered.append(self._seen(row, gradient, sent))
         self._entered[row.number] = entered
-        self.found.into[row.number] = tuple(seen.kept if seen is not None else None for seen in entered)
+        self.found.inputs[row.number] = tuple(seen.kept if seen is not None else None for seen in entered)
 
     def _before_post_hooks(self, row: AutogradNode, made: Sequence[Any], _: object) -> None:
-        self.found.before_post_hooks[row.number] = tuple(self._kept(row, gradient) for gradient in made)
+        self.found.outputs_before_hooks[row.number] = tuple(self._kept(row, gradient) for gradient in made)
 
     def _out(self, row: AutogradNode, made: Sequence[Any], inputs: Sequence[Any]) -> None:
         entered = self._entered.pop(row.number, [])
@@ -177,7 +177,7 @@ class NodeWatch:
             if gradient is not None and seen is None:
                 seen = known[id(gradient)] = self._made(row, gradient, inputs, entered)
             outputs.append(seen)
-        self.found.out[row.number] = tuple(seen.kept if seen is not None else None for seen in outputs)
+        self.found.outputs[row.number] = tuple(seen.kept if seen is not None else None for seen in outputs)
         for edge in row.edges:
             seen = outputs[edge.output] if edge.output < len(outputs) else None
             if seen is not None:
@@ -240,7 +240,7 @@ def _unseen(*gradients: Sequence[Any]) -> AbstractContextManager[Any]:
     return torch_adapter.below_modes() if plain else nullcontext()
 
 
-def _view(gradient: torch.Tensor, source: Any, seen: _Seen | None) -> Kept | None:
+def _view(gradient: torch.Tensor, source: Any, seen: _Seen | None) -> GradientSnapshot | None:
     """What was kept of a node's input, seen as its output, if that is a view of it and nothing was written since."""
     if source is None or seen is None or not isinstance(seen.kept, Gradient) or seen.version is None:
         return None

@@ -45,7 +45,7 @@ class NumberedNodes:
         )
 
 
-def walk(roots: Sequence[Any], inputs: Sequence[Any] = ()) -> NumberedNodes:
+def number_nodes(roots: Sequence[Any], inputs: Sequence[Any] = ()) -> NumberedNodes:
     """Number the autograd nodes below the roots of a call.
 
     Args:

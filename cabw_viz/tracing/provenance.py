@@ -61,7 +61,7 @@ class Provenance:
         if live is ROOT:
             return node
         if node.kind == "accumulate_grad":  # draws no number, and belongs where its leaf does
-            owner = self._names.owner(names.given(live.variable))
+            owner = self._names.owner(names.subject_names(live.variable))
             return node if owner is None else replace(node, module=owner.path, module_class=owner.cls)
         line = self._line(live)
         if call is None:

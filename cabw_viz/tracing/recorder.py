@@ -36,7 +36,7 @@ from cabw_viz.tracing.node_gradients import Budget
 from cabw_viz.tracing.provenance import Provenance
 from cabw_viz.tracing.saved_tensors import keys_of
 from cabw_viz.tracing.source_lines import Lines
-from cabw_viz.tracing.trace_lock import GATE
+from cabw_viz.tracing.trace_lock import TRACE_LOCK
 from cabw_viz.tracing.tracer import Held, TraceStopped, guarding, watching
 from cabw_viz.tracing.tripwire import tripwired
 
@@ -173,7 +173,7 @@ class Recorder:
         try:
             return self._capture(attempt, users)
         finally:
-            attempt.let_go()
+            attempt.drop_tracing_state()
 
     def _why_not(self) -> str:
         """Why a call made now must not be touched; empty where it may."""
@@ -202,7 +202,7 @@ class Recorder:
         self._cache_is_foreign |= torch_adapter.compiled_autograd_is_on()
         if threading.get_ident() == self._owner:
             return call.run()
-        with GATE.passing():
+        with TRACE_LOCK.shared():
             return call.run()
 
     def _unprepared(self, call: EngineCall, described: BackwardCall, error: Exception) -> Any:
@@ -220,7 +220,7 @@ class Recorder:
         if freed:
             reason = f"{freed} has run before and was freed: a trace would fail in it and damage it"
             return self._bypass(attempt.engine_call, attempt.call, reason)
-        if not GATE.try_trace():
+        if not TRACE_LOCK.try_exclusive():
             reason = "another thread is in a backward, and the tracer is process-global"
             return self._bypass(attempt.engine_call, attempt.call, reason)
         try:
@@ -228,7 +228,7 @@ class Recorder:
                 return self._through(attempt, torch_adapter.TracerBase, dynamic=True)
             self._shadow(attempt)
         finally:
-            GATE.end_trace()
+            TRACE_LOCK.release()
         return self._eager(attempt)
 
     # -- called by compiled autograd -------------------------------------------------------------------------
@@ -259,16 +259,16 @@ class Recorder:
         if traced.compiled is None or (attempt is not None and attempt.run == "eager"):
             raise TraceStopped
         if attempt is not None and attempt.run == "compiled":
-            with GATE.opened():
+            with TRACE_LOCK.released():
                 return traced.compiled(inputs, *rest)
         return traced.compiled(inputs, *rest)
 
     def _keep_arguments(self, attempt: BackwardTrace, inputs: list[Any], rest: tuple[Any, ...]) -> int | None:
         """Complete a capture with what its graph is about to run on."""
         attempt.input_keys = keys_of(inputs)
-        arguments = Arguments.keep(inputs, rest, snapshot=self._snapshot)
+        arguments = Arguments.of_call(inputs, rest, snapshot=self._snapshot)
         attempt.live.arguments = arguments
-        attempt.live.thread_state = ThreadState.now(attempt.call.create_graph)
+        attempt.live.thread_state = ThreadState.current(attempt.call.create_graph)
         self._keep_record(attempt, arguments)
         return attempt.captured
 

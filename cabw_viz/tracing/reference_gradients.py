@@ -43,12 +43,12 @@ def watched_run(
     with watch.watching():
         yield
     for index, number in places.items():
-        entered = watch.found.into.get(number, ())
+        entered = watch.found.inputs.get(number, ())
         kept = entered[leaves[index].input] if leaves[index].input < len(entered) else None
         if isinstance(kept, Gradient):
             live.reference[index] = Gradient(kept.value, None)
     live.node_gradients = watch.found if budget is not None else None
-    live.has_reference, live.unwatched = not watch.failed, watch.failed
+    live.has_reference, live.reference_error = not watch.failed, watch.failed
 
 
 def keep_returned(live: CaptureState, leaves: Sequence[Leaf], returned: Sequence[Any]) -> None:
@@ -59,10 +59,10 @@ def keep_returned(live: CaptureState, leaves: Sequence[Leaf], returned: Sequence
             kept = live.reference[index] = Gradient(detached_copy(gradient), strides_of(gradient))
             # The engine stops at such a node, whose hooks then see nothing.
             if live.node_gradients is not None and leaf.autograd_node is not None:
-                entered = live.node_gradients.into.get(leaf.autograd_node, ())
+                entered = live.node_gradients.inputs.get(leaf.autograd_node, ())
                 places = (*entered, *[None] * (leaf.input + 1 - len(entered)))
                 if places[leaf.input] is None:
-                    live.node_gradients.into[leaf.autograd_node] = (
+                    live.node_gradients.inputs[leaf.autograd_node] = (
                         *places[: leaf.input], kept, *places[leaf.input + 1 :],
                     )  # fmt: skip
 
@@ -92,7 +92,7 @@ def keep_grads_before(live: CaptureState, variables: Sequence[Any]) -> None:
     """Copy every `.grad` before the user's compiler adds to it; None in the place of what is no accumulated leaf."""
     for index, variable in enumerate(variables):
         if variable is not None and variable.grad is not None:
-            live.before[index] = detached_copy(variable.grad)
+            live.grads_before[index] = detached_copy(variable.grad)
 
 
 def keep_grads_after(live: CaptureState, variables: Sequence[Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 from cabw_viz import torch_adapter
 from cabw_viz.record.model import AutogradNode, GradientSpec, LiftedInput, SavedTensor
 from cabw_viz.torch_adapter import PACKED
-from cabw_viz.tracing.extract import GraphView
+from cabw_viz.tracing.extract import ReadGraph
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
@@ -29,8 +29,8 @@ class SavedTensorIndex:
     keys: dict[tuple[int, str], Key] = field(default_factory=dict)
     """By node and field."""
 
-    def joined(
-        self, nodes: Sequence[AutogradNode], inputs: Sequence[LiftedInput], keys: Sequence[Key | None], view: GraphView
+    def link_to_inputs(
+        self, nodes: Sequence[AutogradNode], inputs: Sequence[LiftedInput], keys: Sequence[Key | None], view: ReadGraph
     ) -> tuple[AutogradNode, ...]:
         """Autograd nodes whose saved tensors know which input of the graph they are.
 
@@ -48,10 +48,11 @@ class SavedTensorIndex:
                 if number is not None and key is not None:
                     by_use[number, key] = row.index
         return tuple(
-            replace(node, saved=tuple(self._joined(node.number, by_use, row) for row in node.saved)) for node in nodes
+            replace(node, saved=tuple(self._link_to_input(node.number, by_use, row) for row in node.saved))
+            for node in nodes
         )
 
-    def _joined(self, number: int, by_use: dict[tuple[int, Key], int], row: SavedTensor) -> SavedTensor:
+    def _link_to_input(self, number: int, by_use: dict[tuple[int, Key], int], row: SavedTensor) -> SavedTensor:
         key = self.keys.get((number, row.field))
         found = None if key is None else by_use.get((number, key))
         return row if found is None else replace(row, input=found)
@@ -81,7 +82,7 @@ class _Reader:
         self._walk, self._names = walk, names
         self._storages: dict[tuple[int, ...], int] = {}
         self._named: dict[tuple[int, ...], list[tuple[Key, tuple[str, ...]]]] = {}
-        for given, tensor in names.tensors():
+        for given, tensor in names.named_tensors():
             key = _key(tensor)
             self._named.setdefault(key[0], []).append((key, given))
 
@@ -121,7 +122,7 @@ class _Reader:
 
     def _names_of(self, tensor: torch.Tensor, key: Key) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of a tensor, and of the one parameter or buffer that it is another view of."""
-        known = self._names.known(tensor)
+        known = self._names.names_of(tensor)
         same_memory = self._named.get(key[0], []) if not known else []
         names = next((given for other, given in same_memory if other == key), known)
         return names, same_memory[0][1] if not names and len(same_memory) == 1 else ()

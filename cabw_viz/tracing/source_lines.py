@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from cabw_viz import torch_adapter
 from cabw_viz.record.model import SourceLine
-from cabw_viz.runtime.stack_frames import owner, place
+from cabw_viz.runtime.stack_frames import code_owner, source_location
 from cabw_viz.torch_adapter import sequence_number
 
 Lines = Literal["auto", True, False]
@@ -214,12 +214,12 @@ def _users(frame: FrameType | None) -> Place | None:
 @lru_cache(maxsize=4096)
 def _is_users(file: str) -> bool:
     """Whether a file is nobody's on the way to torch; the demo's own forward is as good as a user's."""
-    return owner(file) == "user" or (owner(file) == "ours" and not file.startswith(_HERE))
+    return code_owner(file) == "user" or (code_owner(file) == "ours" and not file.startswith(_HERE))
 
 
 def source_line(file: str, line: int) -> SourceLine:
     """A line of code with its text."""
-    return SourceLine(place(file, line).rpartition(":")[0], line, linecache.getline(file, line).strip())
+    return SourceLine(source_location(file, line).rpartition(":")[0], line, linecache.getline(file, line).strip())
 
 
 def line_of_anomaly_mode(node: Any) -> SourceLine | None:

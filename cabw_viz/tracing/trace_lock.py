@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Gate:
+class TraceLock:
     """One per process."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Gate:
         self._in_flight = 0
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
+    def shared(self) -> Iterator[None]:
         """A backward of another thread, left alone."""
         with self._trace, self._count:
             self._in_flight += 1
@@ -32,7 +32,7 @@ class Gate:
             with self._count:
                 self._in_flight -= 1
 
-    def try_trace(self) -> bool:
+    def try_exclusive(self) -> bool:
         """Begin a trace, unless another thread is in a backward."""
         self._trace.acquire()
         with self._count:
@@ -41,12 +41,12 @@ class Gate:
             self._trace.release()
         return free
 
-    def end_trace(self) -> None:
+    def release(self) -> None:
         """End it."""
         self._trace.release()
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def released(self) -> Iterator[None]:
         """Let others pass for the time in which a captured graph runs: it may wait for them (collectives)."""
         self._trace.release()
         try:
@@ -55,4 +55,4 @@ class Gate:
             self._trace.acquire()
 
 
-GATE = Gate()
+TRACE_LOCK = TraceLock()

@@ -22,7 +22,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.record.divergence import StepKind
 from cabw_viz.record.kinds import HookKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord
-from cabw_viz.runtime.gradient_snapshots import Gradient, Kept, NodeGradients
+from cabw_viz.runtime.gradient_snapshots import Gradient, GradientSnapshot, NodeGradients
 
 UNSEEN = object()
 """In the place of a gradient of which nothing was seen."""
@@ -69,12 +69,12 @@ class GradientSites:
         for step in self.steps:
             then = [moment(step.number, i) for i in step.inputs]
             for i, before, later in zip(step.inputs, step.reads, then, strict=False):
-                names[later] = "into", step.number, i
+                names[later] = "inputs", step.number, i
                 steps.append(Step("in_place_write", step.number, (before,), (later,), i))
             steps.append(replace(step, reads=tuple(then)) if then else step)
         return replace(self, steps=steps, names=names)
 
-    def kept(self, name: str, gradients: NodeGradients) -> tuple[Kept | None, ...]:
+    def kept(self, name: str, gradients: NodeGradients) -> tuple[GradientSnapshot | None, ...]:
         """What eager's own run had at a place, None for a gradient that did not flow; empty where nothing was seen.
 
         Of a sum that only hooks have seen, it is the sum of the parts, as far as these were kept in full.
@@ -183,11 +183,11 @@ class _Reading:
             changed = {j: item for j, item in last.items() if before.get(j) is not item}
             self._step("hook", number, before.values(), changed.values(), hooks=("post_hook",))
         for j, item in made.items() if number else ():  # the engine's root has no hooks to see its gradients by
-            self._stands(item, "out" if last[j] is item else "before_post_hooks", number, j)
+            self._stands(item, "outputs" if last[j] is item else "outputs_before_hooks", number, j)
         for j, item in last.items():
             self.sent[number, j] = item
             if made.get(j) is not item:
-                self._stands(item, "out", number, j)
+                self._stands(item, "outputs", number, j)
         self._node_step(number, made.values())
 
     def _post_hook(self, gradients: Iterable[torch.fx.Node], number: int) -> torch.fx.Node | None:
@@ -217,10 +217,10 @@ class _Reading:
             kind, node = hooked
             kinds.insert(0, kind)
             if kind == "pre_hook" and "tensor_pre_hook" not in kinds:
-                self._stands(node, "before_hooks", number, i)
+                self._stands(node, "inputs_before_hooks", number, i)
         if node is not taken:
             self._step("hook", number, [node], [taken], hooks=tuple(kinds))
-        self._stands(taken, "into", number, i)
+        self._stands(taken, "inputs", number, i)
         return node
 
     def _hooked(self, node: torch.fx.Node, number: int) -> tuple[HookKind, torch.fx.Node] | None:
@@ -252,7 +252,7 @@ class _Reading:
                 term = self._term_of(number, arrived) if arrived is not None else None
                 if term is not None and (number, edge.output) not in self.sent:
                     self.sent[number, edge.output] = made[term.name] = term
-                    self._stands(term, "out", number, edge.output)
+                    self._stands(term, "outputs", number, edge.output)
             if made:
                 self._node_step(number, made.values())
 
@@ -274,7 +274,7 @@ class _Reading:
         if row.kind == "accumulate_grad" and row.number in self.calls:
             call = self.calls[row.number]
             self._node_step(row.number, [call])
-            self._stands(call, "into", row.number, 0)
+            self._stands(call, "inputs", row.number, 0)
 
     # -- noting --------------------------------------------------------------------------------------------------
 

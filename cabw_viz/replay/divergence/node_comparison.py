@@ -21,7 +21,7 @@ from cabw_viz.runtime.capture_state import version_of
 from cabw_viz.runtime.gradient_snapshots import (
     Fingerprint,
     Gradient,
-    Kept,
+    GradientSnapshot,
     can_be_fingerprinted,
     fingerprint,
     same_bits,
@@ -121,7 +121,7 @@ class NodeJudge:
         """Whether the tolerance was given."""
         return self.rtol is not None
 
-    def __call__(self, reference: Kept | None, candidate: torch.Tensor | None) -> Judged | None:
+    def __call__(self, reference: GradientSnapshot | None, candidate: torch.Tensor | None) -> Judged | None:
         """Judge one gradient; None where neither side has one."""
         if reference is None and candidate is None:
             return None
@@ -145,7 +145,7 @@ class NodeJudge:
         self.used[str(dtype)] = (tolerance.rtol, tolerance.atol)
         return tolerance
 
-    def _one_sided(self, reference: Kept | None, candidate: torch.Tensor | None) -> Judged:
+    def _one_sided(self, reference: GradientSnapshot | None, candidate: torch.Tensor | None) -> Judged:
         """A gradient that one side alone has. Zeros are as good as none: a formula may or may not make them."""
         kept = reference.value if isinstance(reference, Gradient) else candidate
         found = range_of(kept) if kept is not None else None

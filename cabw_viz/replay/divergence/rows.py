@@ -116,7 +116,7 @@ def _with_bare_nodes(record: CaptureRecord, places: GradientSites) -> list[Step]
     known = {step.number for step in own}
     taken: dict[int, list[str]] = {}
     for name, (side, number, _) in places.names.items():
-        if side == "into":
+        if side == "inputs":
             taken.setdefault(number, []).append(name)
     steps = list(places.steps)
     for node in record.autograd_nodes:

@@ -35,7 +35,7 @@ from cabw_viz.replay.placement.runnable_graph import RunnableGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, EAGER, Target
 from cabw_viz.replay.runner import HookPolicy, interpreted, prepared, runnable
 from cabw_viz.runtime.capture_state import CaptureState
-from cabw_viz.runtime.gradient_snapshots import Gradient, Kept, NodeGradients
+from cabw_viz.runtime.gradient_snapshots import Gradient, GradientSnapshot, NodeGradients
 
 
 def divergence(
@@ -204,7 +204,7 @@ class _Search:
 
         def at(name: str, value: Any) -> Any:
             if self.compiled:
-                references: tuple[Kept | None, ...] = (None if value is None else Gradient(value, None),)
+                references: tuple[GradientSnapshot | None, ...] = (None if value is None else Gradient(value, None),)
                 candidate = self.compiled.get(name)
             else:
                 references, candidate = self.places.kept(name, self.eager), value
@@ -233,7 +233,7 @@ class _Search:
         difference = Difference("metadata", note=stopped.reason if isinstance(stopped, StoppedError) else "")
         return {user.name: Judged(difference, (True, True), (None, None)) for user in node.users}
 
-    def _judged_alone(self, name: str, reference: Kept | None, candidate: Any) -> Judged | None:
+    def _judged_alone(self, name: str, reference: GradientSnapshot | None, candidate: Any) -> Judged | None:
         found = self.judge(reference, candidate)
         if found is None or self.judge.given or not isinstance(reference, Gradient) or candidate is None:
             return found

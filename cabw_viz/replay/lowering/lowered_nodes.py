@@ -10,7 +10,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.record.kinds import GraphKind
 from cabw_viz.record.model import GraphNode
 from cabw_viz.replay.lowering.lowered import META
-from cabw_viz.runtime.fx_text import render_arguments
+from cabw_viz.runtime.fx_text import arguments_text
 
 
 def lowered_nodes(graph: torch.fx.GraphModule) -> tuple[GraphNode, ...]:
@@ -23,7 +23,7 @@ def lowered_nodes(graph: torch.fx.GraphModule) -> tuple[GraphNode, ...]:
             name=node.name,
             op=node.op,
             target=_target(node),
-            arguments="" if node.op in ("placeholder", "get_attr") else render_arguments(node, names),
+            arguments="" if node.op in ("placeholder", "get_attr") else arguments_text(node, names),
             kind=_kind(node),
             inputs=tuple(ordinals[each] for each in node.all_input_nodes),
             users=tuple(sorted(ordinals[each] for each in node.users)),

@@ -60,9 +60,9 @@ def check_reference(record: CaptureRecord, live: CaptureState) -> None:
             expected="a backward that ends",
             try_="cap.error and session.events",
         )
-    if live.unwatched:
+    if live.reference_error:
         raise CabwError(
-            f"the gradients of your own run could not be kept: {live.unwatched}",
+            f"the gradients of your own run could not be kept: {live.reference_error}",
             expected="a run whose gradients can be copied",
             try_='cabw_viz.capture(..., gradients="leaves"), and a report to the authors of cabw_viz',
         )

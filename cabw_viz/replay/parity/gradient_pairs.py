@@ -126,7 +126,7 @@ def near(gradient: Gradient) -> Gradient:
 def added(record: CaptureRecord, live: CaptureState, index: int, gradient: torch.Tensor) -> Gradient:
     """A gradient of the graph in the form in which the run's was kept: added to `.grad`, where that was."""
     accumulated = record.leaves[index].output is None
-    before = live.before.get(index)
+    before = live.grads_before.get(index)
     value = gradient if before is None else before.to(gradient.device, gradient.dtype) + gradient
     return Gradient(value, None if accumulated else strides_of(gradient))
 

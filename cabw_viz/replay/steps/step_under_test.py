@@ -10,7 +10,7 @@ import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import bitwise_equal
-from cabw_viz.runtime.capture_state import copied
+from cabw_viz.runtime.capture_state import copy_of
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Only these are put back in a module's place of them: who swaps others (FSDP) keeps books on it."""
@@ -91,9 +91,9 @@ class Kept:
 
     def __post_init__(self) -> None:
         tensor = self.place.tensor
-        self.value = None if torch.nn.parameter.is_lazy(tensor) else copied(tensor.detach())
+        self.value = None if torch.nn.parameter.is_lazy(tensor) else copy_of(tensor.detach())
         self.grad = tensor.grad
-        self.grad_value = None if self.grad is None else copied(self.grad.detach())
+        self.grad_value = None if self.grad is None else copy_of(self.grad.detach())
         self.requires_grad = tensor.requires_grad
 
     def put_back(self) -> None:
@@ -147,7 +147,7 @@ def write(tensor: torch.Tensor, value: torch.Tensor) -> None:
     Through `.data`, and only where needed: a graph that saved the tensor before is not told of a change that is none.
     """
     if (tensor.shape, tensor.dtype, tensor.device) != (value.shape, value.dtype, value.device):
-        tensor.data = copied(value)
+        tensor.data = copy_of(value)
     elif not _same(tensor.detach(), value):
         tensor.data.copy_(value)
 
