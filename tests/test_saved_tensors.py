@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cabw_viz
 from cabw_viz import torch_adapter
-from cabw_viz.analysis.memory import ModuleBytes, held_by_module, held_bytes, saved_bytes
+from cabw_viz.analysis.memory import ModuleBytes, held_by_module, saved_bytes, stored
 from cabw_viz.record.model import AutogradNode, CaptureRecord, GradientSpec, SavedTensor
 from cabw_viz.tracing import saved_tensors
 from cabw_viz.tracing.extract import autograd_nodes
@@ -49,6 +49,11 @@ def saved(record, name):
     """Saved tensors of the first node of a name, by field."""
     node = next(node for node in record.autograd_nodes if node.name == name)
     return {tensor.field: tensor for tensor in node.saved}
+
+
+def bytes_of(record):
+    """Bytes of all storages that saved tensors lie in, each counted once."""
+    return sum({storage: size for node in record.autograd_nodes for storage, size, _ in stored(node)}.values())
 
 
 def number(record, name):
@@ -136,7 +141,7 @@ def test_saved_tensors_of_whole_models(name):
     scalars = [row for row in rows if row.shape == () and row.dtype == "torch.float64"]  # `x * 2`: no hook is asked
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
     assert len(rows) == len(kept) + len(scalars)
-    assert held_bytes(record) == sum(storages.values()) + sum(row.bytes for row in scalars)
+    assert bytes_of(record) == sum(storages.values()) + sum(row.bytes for row in scalars)
     assert not any(row.packed for row in rows)
     assert loss.grad_fn is not None  # it keeps the storages apart until here
     lifted = [tensor for tensor in rows if tensor.input is not None]
@@ -294,7 +299,7 @@ def test_looking_keeps_nothing_alive():
     session.close()
     gc.collect()
     assert [ref() for ref in alive] == [None, None, None]
-    assert held_bytes(session[0].record) > 0
+    assert bytes_of(session[0].record) > 0
 
 
 # ------------------------------------------------------------------------------------------------------- gradients
@@ -414,7 +419,7 @@ def test_storages_are_counted_once_and_shared_ones_are_said():
         ModuleBytes("b", 216, 100, ("a",), 100, 0),
         ModuleBytes("a", 200, 100, ("b",), 100, 1),
     )
-    assert held_bytes(record) == 316
+    assert bytes_of(record) == 316
     assert [saved_bytes(node) for node in record.autograd_nodes] == [100, 100, 216, 0]
 
 
@@ -422,7 +427,7 @@ def test_the_table_of_what_is_held():
     net = mlp()
     with cabw_viz.capture(net) as session:
         net(data()).sum().backward()
-    frame = session[0].held()
+    frame = session[0].memory()
     assert list(frame.columns) == ["module", "bytes", "shared", "shared_with", "named", "packed"]
     rows = {row.module: (row.bytes, row.shared, row.shared_with, row.named) for row in frame.itertuples()}
     assert rows == {

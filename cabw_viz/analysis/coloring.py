@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 from cabw_viz.analysis.drawing import Box, Drawing, Shade
 from cabw_viz.analysis.memory import stored
@@ -16,10 +16,7 @@ from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Difference, Divergence
 from cabw_viz.record.kinds import GOOD, Verdict
 from cabw_viz.record.model import CaptureRecord
-
-ColorBy = Literal["kind", "touches", "parity", "bytes", "time"]
-
-COLORS: tuple[ColorBy, ...] = get_args(ColorBy)
+from cabw_viz.record.options import COLORS
 
 
 class Figures(Protocol):

@@ -10,12 +10,13 @@ from cabw_viz.analysis.autograd_drawing import draw_autograd
 from cabw_viz.analysis.borders import bordered
 from cabw_viz.analysis.coloring import Figures, Measured, colored
 from cabw_viz.analysis.cutting import HOPS, Cut, cut
-from cabw_viz.analysis.drawing import LEVELS, Drawing, counted
+from cabw_viz.analysis.drawing import Drawing, counted
 from cabw_viz.analysis.graph_drawing import draw_graph, draw_lowered
 from cabw_viz.analysis.marking import marked
 from cabw_viz.analysis.module_drawing import FEW, draw_lines, draw_modules, has_lines, has_modules, readable_depth
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.options import LEVELS
 
 NO_MODULES = "No module made any of these nodes: each has a box of its own"
 

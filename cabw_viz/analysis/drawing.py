@@ -8,12 +8,7 @@ from typing import Literal, get_args
 
 from cabw_viz.record.kinds import AutogradKind
 from cabw_viz.record.model import CaptureRecord, SourceLine
-
-Level = Literal["module", "autograd", "fx", "aten"]
-"""`module`: boxes are the autograd nodes of one module. `autograd`: a box for each autograd node. `fx`: one for each
-node of the captured graph. `aten`: one for each operator of the lowered graph."""
-
-LEVELS: tuple[Level, ...] = get_args(Level)
+from cabw_viz.record.options import Level
 
 BoxKind = Literal[
     AutogradKind,

@@ -13,7 +13,6 @@ from cabw_viz.analysis.drawing import (
     BoxKind,
     Cluster,
     Drawing,
-    Level,
     call_title,
     counted,
     local_name,
@@ -23,6 +22,7 @@ from cabw_viz.analysis.flow import incoming
 from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import PLUMBING, GraphKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode, LiftedInput
+from cabw_viz.record.options import Level
 
 BOX_KIND_OF: dict[GraphKind, BoxKind] = {
     "aot_op": "aot_backward",

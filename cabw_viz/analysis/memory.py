@@ -46,11 +46,6 @@ def saved_bytes(node: AutogradNode) -> int:
     return sum({storage: size for storage, size, _ in stored(node)}.values())
 
 
-def held_bytes(record: CaptureRecord) -> int:
-    """Bytes of all storages that saved tensors lie in, each counted once."""
-    return sum({storage: size for node in record.autograd_nodes for storage, size, _ in stored(node)}.values())
-
-
 def held_by_module(record: CaptureRecord, depth: int | None = None) -> tuple[ModuleBytes, ...]:
     """What each module's nodes keep, the most first.
 
@@ -62,7 +57,9 @@ def held_by_module(record: CaptureRecord, depth: int | None = None) -> tuple[Mod
         CabwError: `depth` is no whole number from 1.
     """
     if depth is not None and (type(depth) is not int or depth < 1):
-        raise CabwError(f"depth={depth!r} is no depth", expected="a whole number from 1, or None", try_="held(depth=2)")
+        raise CabwError(
+            f"depth={depth!r} is no depth", expected="a whole number from 1, or None", try_="memory(depth=2)"
+        )
     kept: dict[str, _Kept] = {}
     for node in record.autograd_nodes:
         if node.saved:

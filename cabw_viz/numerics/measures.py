@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from cabw_viz.errors import CabwError
+from cabw_viz.record.options import MEASURES
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -38,11 +39,9 @@ def mean_square(reference: torch.Tensor, candidate: torch.Tensor) -> float:
     return apart / norm if norm else (math.inf if apart else 0.0)
 
 
-MEASURES: dict[str, Callable[[torch.Tensor, torch.Tensor], float]] = {
-    "cosine": cosine,
-    "ulp": ulp,
-    "rms": mean_square,
-}
+FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], float]] = dict(
+    zip(MEASURES, (cosine, ulp, mean_square), strict=True)
+)
 """By the name of their column: functions of two dense tensors of one shape, finite in every element."""
 
 
@@ -57,7 +56,7 @@ def measures_named(names: str | Sequence[str]) -> tuple[str, ...]:
         raise CabwError(f"measures={names!r}", expected=f"names of {listed}", try_='measures=("cosine", "ulp")')
     names = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
     for name in names:
-        if name not in MEASURES:
+        if name not in FUNCTIONS:
             raise CabwError(
                 f"there is no measure {name!r}", expected=f"any of {listed}", try_='measures=("cosine", "ulp")'
             )

@@ -10,8 +10,9 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import CaptureRecord, GraphNode, Touch
+from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.placement.labels import input_label
-from cabw_viz.replay.runner import GradientCollector, HookPolicy, run, said
+from cabw_viz.replay.runner import GradientCollector, run, said
 from cabw_viz.replay.watched import Watch, unwatched
 from cabw_viz.runtime.capture_state import CaptureState
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.fx
@@ -13,6 +13,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import HookKind
 from cabw_viz.record.model import CaptureRecord, LiftedInput
+from cabw_viz.record.options import HOOK_POLICIES, HookPolicy
 from cabw_viz.replay.placement.compiled import run_compiled
 from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
 from cabw_viz.replay.placement.labels import input_label
@@ -21,9 +22,6 @@ from cabw_viz.replay.placement.runnable_graph import RunnableGraph, prepared_at
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.progress import NO_PROGRESS, Progress
 from cabw_viz.runtime.capture_state import Arguments, CaptureState, storage_location, version_of
-
-HookPolicy = Literal["run", "drop", "refuse"]
-POLICIES: tuple[HookPolicy, ...] = ("run", "drop", "refuse")
 
 UNREFUSED: frozenset[HookKind] = frozenset({"unpack_hook", "cpp_tensor_pre_hook"})
 """Unpacking is part of the backward. The only hook in C++ that compiled autograd traces is that of `retain_grad()`,
@@ -284,8 +282,10 @@ def check_hooks(record: CaptureRecord, hooks: str) -> None:
     Raises:
         CabwError: names node and hook.
     """
-    if hooks not in POLICIES:
-        raise CabwError(f"hooks={hooks!r}", expected="one of " + ", ".join(map(repr, POLICIES)), try_='hooks="run"')
+    if hooks not in HOOK_POLICIES:
+        raise CabwError(
+            f"hooks={hooks!r}", expected="one of " + ", ".join(map(repr, HOOK_POLICIES)), try_='hooks="run"'
+        )
     if hooks != "refuse":
         return
     for node in record.autograd_nodes:

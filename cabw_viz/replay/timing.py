@@ -18,8 +18,9 @@ import torch.fx
 from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
-from cabw_viz.replay.runner import GradientCollector, HookPolicy, run
+from cabw_viz.replay.runner import GradientCollector, run
 from cabw_viz.runtime.capture_state import CaptureState
 
 EMPTY_CALLS = 256

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from cabw_viz.analysis.coloring import ColorBy, Figures, Measured
-from cabw_viz.analysis.drawing import Level
+from cabw_viz.analysis.coloring import Figures, Measured
 from cabw_viz.numerics.measures import measures_named
 from cabw_viz.record.model import CaptureRecord, Failure
+from cabw_viz.record.options import ColorBy, Exact, HookPolicy, Level
 from cabw_viz.replay import audit as audit_of
 from cabw_viz.replay.divergence import search as divergence_of
 from cabw_viz.replay.lowering.lowered_nodes import lowered_nodes
@@ -17,7 +17,7 @@ from cabw_viz.replay.lowering.trace import lower
 from cabw_viz.replay.parity import comparison as parity_of
 from cabw_viz.replay.parity.gradient_pairs import ParityOptions
 from cabw_viz.replay.placement.target import target_named
-from cabw_viz.replay.runner import HookPolicy, replay
+from cabw_viz.replay.runner import replay
 from cabw_viz.replay.timing import time_nodes
 from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.stack_frames import cell_files
@@ -50,9 +50,9 @@ class Capture:
 
     def __init__(self, captured: Captured) -> None:
         self._captured = captured
-        self.compared: Comparison | None = None
+        self.last_parity: Comparison | None = None
         """What `parity()` came to when it was last called; None before."""
-        self.diverged: Divergence | None = None
+        self.last_divergence: Divergence | None = None
         """What `divergence()` came to when it was last called; None before."""
 
     @property
@@ -70,7 +70,7 @@ class Capture:
         """A row for every autograd node, by NodeCall number."""
         return tables.node_frame(self.record)
 
-    def held(self, depth: int | None = None) -> pd.DataFrame:
+    def memory(self, depth: int | None = None) -> pd.DataFrame:
         """A row for each module: the bytes that its nodes keep until their backward has run, the most first.
 
         `bytes` counts each storage once in its module; `shared` says how many of them the modules in `shared_with`
@@ -79,7 +79,7 @@ class Capture:
         Args:
             depth: parts of the modules' paths that count: 2 adds up all that is below `layers.3`.
         """
-        return tables.held_frame(self.record, depth)
+        return tables.memory_frame(self.record, depth)
 
     def graph(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
         self,
@@ -123,7 +123,7 @@ class Capture:
         return graph_view(
             self.record,
             level,
-            measured=Measured(self.compared, self.diverged),
+            measured=Measured(self.last_parity, self.last_divergence),
             links=links,
             depth=depth,
             expand=expand,
@@ -181,7 +181,7 @@ class Capture:
         backend: str | Callable[..., Any] = "eager",
         rtol: float | None = None,
         atol: float | None = None,
-        exact: bool | Literal["auto"] = "auto",
+        exact: Exact = "auto",
         measures: Sequence[str] = (),
         hooks: HookPolicy = "run",
     ) -> ParityReport:
@@ -209,7 +209,7 @@ class Capture:
         target = target_named(device, dtype, backend)
         asked = ParityOptions(hooks, rtol, atol, target, exact, measures_named(measures))
         comparison = parity_of.parity(self.record, self.live, asked)
-        self.compared = comparison
+        self.last_parity = comparison
         return ParityReport(comparison)
 
     def divergence(
@@ -244,7 +244,7 @@ class Capture:
         """
         target = target_named(device, dtype, backend)
         found = divergence_of.divergence(self.record, self.live, target=target, hooks=hooks, rtol=rtol, atol=atol)
-        self.diverged = found
+        self.last_divergence = found
         return DivergenceReport(found)
 
     @property
@@ -365,9 +365,9 @@ class Capture:
 
 def comparisons(captures: Sequence[Capture]) -> dict[int, Comparison]:
     """What `parity()` came to, by the capture's place; captures without are absent."""
-    return {index: cap.compared for index, cap in enumerate(captures) if cap.compared is not None}
+    return {index: cap.last_parity for index, cap in enumerate(captures) if cap.last_parity is not None}
 
 
 def divergences(captures: Sequence[Capture]) -> dict[int, Divergence]:
     """What `divergence()` came to, likewise."""
-    return {index: cap.diverged for index, cap in enumerate(captures) if cap.diverged is not None}
+    return {index: cap.last_divergence for index, cap in enumerate(captures) if cap.last_divergence is not None}

@@ -11,18 +11,12 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from cabw_viz.analysis.coloring import COLORS
 from cabw_viz.analysis.cutting import HOPS
-from cabw_viz.analysis.drawing import LEVELS, Level
 from cabw_viz.analysis.touches import PHASES, summary
 from cabw_viz.errors import CabwError
+from cabw_viz.record.options import COLORS, EAGER, HOOK_POLICIES, LEVELS, MEASURES, RUN_MODES, Level
 from cabw_viz.surfaces.session_registry import SessionRegistry
 
-EAGER = "eager"
-MEASURES = ("cosine", "ulp", "rms")
-
-RUNS = ("eager", "compiled")
-HOOKS = ("run", "drop", "refuse")
 TRACED = tuple(level for level in LEVELS if level != "aten")
 """The levels that a capture has without being lowered first."""
 
@@ -56,9 +50,9 @@ def variable(text: str) -> str:
 
 _HOOKS = argument(
     "--hooks",
-    choices=HOOKS,
+    choices=HOOK_POLICIES,
     metavar="HOOKS",
-    default=HOOKS[0],
+    default=HOOK_POLICIES[0],
     help="of the graph: run (again; default), drop or refuse",
 )
 _SESSION = argument("--session", metavar="NAME", help="the variable that holds the session; default: the last %%%%cabw")
@@ -92,9 +86,9 @@ _BACKEND = argument(
 @argument("--model", metavar="EXPR", help="names the leaves: a module, or a mapping of names to tensors")
 @argument(
     "--run",
-    choices=RUNS,
+    choices=RUN_MODES,
     metavar="RUN",
-    default=RUNS[0],
+    default=RUN_MODES[0],
     help="eager (default): let the backwards run as they are; compiled: run them through compiled autograd",
 )
 @argument("--only", metavar="N", type=only, help="which backward calls to capture: 0, or a range such as 10:12")
@@ -227,20 +221,20 @@ def times(shelf: SessionRegistry, options: Namespace) -> object:
     return shelf.capture(options.session, options.capture).times(options.repeats, options.device)
 
 
-@magic_arguments("cabw held")
+@magic_arguments("cabw memory")
 @argument("--depth", metavar="N", type=int, help="parts of the modules' paths that count; default: all")
 @_CAPTURE
 @_SESSION
-def held(shelf: SessionRegistry, options: Namespace) -> object:
+def memory(shelf: SessionRegistry, options: Namespace) -> object:
     """Show the bytes that each module keeps for its backward, the most first."""
-    return shelf.capture(options.session, options.capture).held(options.depth)
+    return shelf.capture(options.session, options.capture).memory(options.depth)
 
 
 @magic_arguments("cabw lower")
 @_CAPTURE
 @_SESSION
 def lower(shelf: SessionRegistry, options: Namespace) -> object:
-    """Lower a captured graph to aten operators, which `%%cabw graph --level aten` then draws."""
+    """Lower a captured graph to aten operators, which `%cabw graph --level aten` then draws."""
     return shelf.capture(options.session, options.capture).lower()
 
 
@@ -279,7 +273,7 @@ COMMANDS: dict[str, Command] = {
     "times": times,
     "parity": parity,
     "divergence": divergence,
-    "held": held,
+    "memory": memory,
     "lower": lower,
     "list": list_,
     "close": close,

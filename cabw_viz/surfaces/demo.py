@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
+from cabw_viz.record.options import Level
 from cabw_viz.surfaces.capture import Capture
 from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.surfaces.session import Session, capture

@@ -15,6 +15,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, GraphNode
+from cabw_viz.record.options import COLORS, LEVELS
 from cabw_viz.replay.progress import progress_to
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.inspector_tasks import CaptureApi, allowed, choices_of
@@ -22,9 +23,6 @@ from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.inspector.bundle import STYLE, inspector_script
 from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.inspector.page import NO_CAPTURE
-
-LEVELS = ("module", "autograd", "fx", "aten")
-COLORS = ("kind", "touches", "parity", "bytes", "time")
 
 MIME = "application/vnd.jupyter.widget-view+json"
 
@@ -120,10 +118,10 @@ class Inspector(anywidget.AnyWidget):
             if (capture := reference()) is None:
                 continue
             self._records[index] = capture.record
-            if capture.compared is not None:
-                self._comparisons[index] = capture.compared
-            if capture.diverged is not None:
-                self._divergences[index] = capture.diverged
+            if capture.last_parity is not None:
+                self._comparisons[index] = capture.last_parity
+            if capture.last_divergence is not None:
+                self._divergences[index] = capture.last_divergence
         with self.hold_sync():  # a part that is as it was is not sent again
             for name, part in self._findings(self.capture).items():
                 self.set_trait(name, part)

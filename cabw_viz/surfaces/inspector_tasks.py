@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 import torch
 
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.options import HOOK_POLICIES
 from cabw_viz.replay.placement.devices import devices_here
-from cabw_viz.replay.runner import HookPolicy
 
 TASKS = ("parity", "audit", "divergence", "lower", "times")
 """Methods of a capture that a panel may call."""
@@ -41,11 +41,11 @@ class CaptureApi(Protocol):
         """The plain data."""
 
     @property
-    def compared(self) -> Comparison | None:
+    def last_parity(self) -> Comparison | None:
         """What parity came to so far."""
 
     @property
-    def diverged(self) -> Divergence | None:
+    def last_divergence(self) -> Divergence | None:
         """What the search for the first divergence came to so far."""
 
     @property
@@ -72,11 +72,11 @@ class CaptureApi(Protocol):
 def choices_of(capture: CaptureApi) -> dict[str, dict[str, list[str]]]:
     """With what each task may be run here: the options that the capture's method takes, the first is the default."""
     here = devices_here()
-    known = {
+    known: dict[str, list[str]] = {
         "device": [AS_CAPTURED, *here] if len(here) > 1 else here,
         "dtype": [AS_CAPTURED, "float64", "float32", "bfloat16", "float16"],
         "backend": ["eager", *_compilers()],
-        "hooks": list(get_args(HookPolicy)),
+        "hooks": list(HOOK_POLICIES),
     }
     methods = {what: getattr(capture, what, None) for what in TASKS}
     return {

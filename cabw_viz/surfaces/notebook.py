@@ -12,14 +12,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from cabw_viz.analysis.drawing import LEVELS
 from cabw_viz.errors import CabwError
+from cabw_viz.record.options import EAGER, LEVELS
 from cabw_viz.surfaces import cells, commands
 from cabw_viz.surfaces.commands import COMMANDS, parse, unquoted
 from cabw_viz.surfaces.session_registry import SessionRegistry
 
 if TYPE_CHECKING:
-    from cabw_viz.analysis.drawing import Level
+    from cabw_viz.record.options import Level
     from cabw_viz.surfaces.session import Session
 
 MAGIC = "cabw"
@@ -152,7 +152,7 @@ class Shown:
 
 def asks_for_parity(options: Namespace) -> bool:
     """Whether a cell says where or how its graph is to be run again."""
-    return options.device is not None or options.dtype is not None or options.backend != commands.EAGER
+    return options.device is not None or options.dtype is not None or options.backend != EAGER
 
 
 def _show_parity(session: Session, options: Namespace) -> None:

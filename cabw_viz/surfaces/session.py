@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from cabw_viz.analysis.drawing import Level
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import BackwardCall
+from cabw_viz.record.options import (
+    GRADIENTS_MODES,
+    LINES_MODES,
+    RUN_MODES,
+    SWITCH,
+    GradientsMode,
+    Level,
+    LinesMode,
+    RunMode,
+)
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.capture import Capture, comparisons, divergences
 from cabw_viz.tracing.recorder import Recorder
-from cabw_viz.tracing.source_lines import Lines
 from cabw_viz.views import tables
 from cabw_viz.views.files import path_named, written
 from cabw_viz.views.html import session_html
@@ -27,22 +35,17 @@ if TYPE_CHECKING:
 
     from cabw_viz.surfaces.inspector import Contents, Inspector, Shown
 
-RUNS = ("eager", "compiled")
-GRADIENTS = ("nodes", "leaves", "none")
-LINES = ("auto", True, False)
-SWITCH = (True, False)
-
 
 def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
     subject: torch.nn.Module | Mapping[str, torch.Tensor] | None = None,
     *,
-    run: Literal["eager", "compiled"] = "eager",
+    run: RunMode = "eager",
     only: int | slice | Callable[[BackwardCall], bool] | None = None,
-    gradients: Literal["nodes", "leaves", "none"] = "nodes",
+    gradients: GradientsMode = "nodes",
     max_bytes: int = 512 * 2**20,
     snapshot: bool = False,
     tripwire: bool = True,
-    lines: Lines = "auto",
+    lines: LinesMode = "auto",
 ) -> Session:
     """Capture every backward made in a `with` block; the code in the block sees no difference.
 
@@ -73,9 +76,9 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
         CabwError: an argument is not one of these, or torch is not one this package can read. Entering the block
             raises it where another block is open.
     """
-    _check("run", run, RUNS)
-    _check("gradients", gradients, GRADIENTS)
-    _check("lines", lines, LINES)
+    _check("run", run, RUN_MODES)
+    _check("gradients", gradients, GRADIENTS_MODES)
+    _check("lines", lines, LINES_MODES)
     _check("snapshot", snapshot, SWITCH)
     _check("tripwire", tripwire, SWITCH)
     _check_bytes(max_bytes)

@@ -8,11 +8,12 @@ from typing import Any
 
 from cabw_viz import torch_adapter
 from cabw_viz.record.model import AutogradNode, SourceLine
+from cabw_viz.record.options import LinesMode
 from cabw_viz.tracing.module_calls import ModuleCall, ModuleCalls
 from cabw_viz.tracing.module_names import ModuleNames
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
-from cabw_viz.tracing.source_lines import Lines, SourceLines, line_of_anomaly_mode, why_off
+from cabw_viz.tracing.source_lines import SourceLines, line_of_anomaly_mode, why_off
 
 
 class Provenance:
@@ -23,7 +24,7 @@ class Provenance:
         lines: whether forward lines are noted; see `cabw_viz.capture`.
     """
 
-    def __init__(self, subject: Any, lines: Lines) -> None:
+    def __init__(self, subject: Any, lines: LinesMode) -> None:
         self._subject, self._wanted = subject, lines
         self._names = ModuleNames(subject)
         self._lines: SourceLines | None = None

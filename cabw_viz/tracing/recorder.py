@@ -25,6 +25,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.record.kinds import Outcome, Phase
 from cabw_viz.record.model import AutogradNode, BackwardCall, Event, Failure
+from cabw_viz.record.options import LinesMode
 from cabw_viz.runtime.capture_state import Arguments, Captured, ThreadState
 from cabw_viz.torch_adapter import EngineCall, UsersCompiler
 from cabw_viz.tracing import reference_gradients as reference
@@ -35,7 +36,6 @@ from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_gradients import Budget
 from cabw_viz.tracing.provenance import Provenance
 from cabw_viz.tracing.saved_tensors import keys_of
-from cabw_viz.tracing.source_lines import Lines
 from cabw_viz.tracing.trace_lock import TRACE_LOCK
 from cabw_viz.tracing.tracer import Held, TraceStopped, guarding, watching
 from cabw_viz.tracing.tripwire import tripwired
@@ -78,7 +78,7 @@ class Recorder:
         max_bytes: int,
         snapshot: bool,
         tripwire: bool,
-        lines: Lines,
+        lines: LinesMode,
     ) -> None:
         check_only(only)
         self.names = Names(subject)

@@ -21,18 +21,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from cabw_viz import torch_adapter
 from cabw_viz.record.model import SourceLine
+from cabw_viz.record.options import LinesMode
 from cabw_viz.runtime.stack_frames import code_owner, source_location
 from cabw_viz.torch_adapter import sequence_number
-
-Lines = Literal["auto", True, False]
-"""Whether forward lines are noted: where nothing is compiled, always, or never."""
 
 Place = tuple[CodeType, int]
 """Code, and a line in it."""
@@ -41,7 +39,7 @@ _HERE = str(Path(__file__).parent)
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+)')
 
 
-def why_off(lines: Lines, subject: Any) -> str:
+def why_off(lines: LinesMode, subject: Any) -> str:
     """Why forward lines are not noted; empty where they are."""
     if lines is True:
         return ""

@@ -17,11 +17,12 @@ from typing import get_args
 
 from cabw_viz.analysis import divergence as divergence_of
 from cabw_viz.analysis import parity, steps
-from cabw_viz.analysis.drawing import Level, call_title, counted, file_and_line, problem_of
+from cabw_viz.analysis.drawing import call_title, counted, file_and_line, problem_of
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.kinds import Outcome
 from cabw_viz.record.model import CaptureRecord, Event
+from cabw_viz.record.options import Level
 from cabw_viz.record.steps import StepMatrix
 from cabw_viz.views import divergence_table as views_of_divergence
 from cabw_viz.views.error_picture import error_picture

@@ -29,7 +29,7 @@ NODE_COLUMNS = {
     "line": "object",
     "saved_bytes": "int64",
 }
-HELD_COLUMNS = {
+MEMORY_COLUMNS = {
     "module": "object",
     "bytes": "int64",
     "shared": "int64",
@@ -104,7 +104,7 @@ def _node_row(record: CaptureRecord, node: AutogradNode) -> tuple[Any, ...]:
     return *flow, *metadata, *origin
 
 
-def held_frame(record: CaptureRecord, depth: int | None = None) -> pd.DataFrame:
+def memory_frame(record: CaptureRecord, depth: int | None = None) -> pd.DataFrame:
     """A row for each module whose nodes keep tensors until their backward has run, the most first.
 
     `bytes` counts each storage once in its module; `shared` says how many of these bytes the modules in `shared_with`
@@ -114,7 +114,7 @@ def held_frame(record: CaptureRecord, depth: int | None = None) -> pd.DataFrame:
         (r.module or None, r.bytes, r.shared, r.shared_with, r.named, r.packed)
         for r in memory.held_by_module(record, depth)
     ]
-    return _frame(rows, HELD_COLUMNS, list(range(len(rows))), None)
+    return _frame(rows, MEMORY_COLUMNS, list(range(len(rows))), None)
 
 
 def time_frame(record: CaptureRecord) -> pd.DataFrame:

@@ -103,7 +103,7 @@ def test_a_parity_run_started_from_the_panel_comes_back(notebook):
     page.locator(".cabw-button").first.click()
     page.locator(".cabw-body h2", has_text="All 4 gradients agree").first.wait_for()
     assert page.locator(".cabw-status button", has_text="parity: all agree").count() == 1
-    assert notebook.python("print(session[0].compared.rows[0].verdict)") == "bitwise"
+    assert notebook.python("print(session[0].last_parity.rows[0].verdict)") == "bitwise"
 
 
 def test_the_first_divergence_is_looked_for_from_the_panel(notebook):
@@ -111,7 +111,7 @@ def test_the_first_divergence_is_looked_for_from_the_panel(notebook):
     page.locator(".cabw-tabs button", has_text="Parity").first.click()
     page.locator(".cabw-button", has_text="Find the first divergence").first.click()
     page.locator(".cabw-body p", has_text="No divergence").first.wait_for()
-    assert notebook.python("print(session[0].diverged.compared > 5)") == "True"
+    assert notebook.python("print(session[0].last_divergence.compared > 5)") == "True"
 
 
 def test_levels_are_fetched_and_computed(notebook):

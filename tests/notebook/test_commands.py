@@ -118,7 +118,7 @@ def test_lower_makes_what_the_level_aten_draws(captured):
     lowered = captured.ok("%cabw lower --session made").result.result
     assert sorted(lowered.leaves) == sorted(leaf.label for leaf in cap.record.leaves)
     assert captured.ok("%cabw graph --level aten --session made").result.result.drawing.level == "aten"
-    assert captured.ok("%cabw held --session made --depth 1").result.result.equals(cap.held(1))
+    assert captured.ok("%cabw memory --session made --depth 1").result.result.equals(cap.memory(1))
 
 
 def test_times_shows_the_slowest_first_and_keeps_the_seconds(captured):
@@ -150,7 +150,7 @@ def test_help_of_one_command(shell):
 WRONG = {
     "%cabw grph": (
         "%cabw has no command 'grph'",
-        "Expected: graph, touches, times, parity, divergence, held, lower, list, close, help.",
+        "Expected: graph, touches, times, parity, divergence, memory, lower, list, close, help.",
         "Try: %cabw graph.",
     ),
     "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, touches, times, parity"),

@@ -9,8 +9,9 @@ import torch.fx
 
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.divergence.gradient_sites import moment
-from cabw_viz.replay.runner import GradientCollector, HookPolicy, said
+from cabw_viz.replay.runner import GradientCollector, said
 
 
 class StoppedError(CabwError):

@@ -22,6 +22,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.divergence import Difference, Divergence
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.options import EAGER, HookPolicy
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, gradient_sites
 from cabw_viz.replay.divergence.node_comparison import Judged, NodeJudge
 from cabw_viz.replay.divergence.probing import Following, StoppedError, with_places_out
@@ -32,8 +33,8 @@ from cabw_viz.replay.parity.comparison import notes as notes_of_hooks
 from cabw_viz.replay.parity.descriptions import RUNS
 from cabw_viz.replay.placement.compiled import run_compiled
 from cabw_viz.replay.placement.runnable_graph import RunnableGraph
-from cabw_viz.replay.placement.target import AS_CAPTURED, EAGER, Target
-from cabw_viz.replay.runner import HookPolicy, interpreted, prepared, runnable
+from cabw_viz.replay.placement.target import AS_CAPTURED, Target
+from cabw_viz.replay.runner import interpreted, prepared, runnable
 from cabw_viz.runtime.capture_state import CaptureState
 from cabw_viz.runtime.gradient_snapshots import Gradient, GradientSnapshot, NodeGradients
 

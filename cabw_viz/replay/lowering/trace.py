@@ -17,6 +17,7 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, CaptureRecord
+from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.lowering.assembling import Assembling
 from cabw_viz.replay.lowering.guards import Expected, Guards
 from cabw_viz.replay.lowering.lowered import META, Lowered, Origin, Parts
@@ -24,7 +25,7 @@ from cabw_viz.replay.lowering.lowering_errors import nested, refusal
 from cabw_viz.replay.lowering.python_constants import brought
 from cabw_viz.replay.lowering.signature import Slot, put_back, slots
 from cabw_viz.replay.progress import Progress
-from cabw_viz.replay.runner import GradientCollector, HookPolicy, by_leaf, check_hooks, check_versions, runnable, said
+from cabw_viz.replay.runner import GradientCollector, by_leaf, check_hooks, check_versions, runnable, said
 from cabw_viz.runtime.capture_state import Arguments, CaptureState
 
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.model import CaptureRecord, Hook
+from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.parity.descriptions import counted, graph_words, run_words
 from cabw_viz.replay.parity.gradient_pairs import GradientPairs, ParityOptions
 from cabw_viz.replay.parity.noise_runs import judge
-from cabw_viz.replay.runner import HookPolicy, replayed, runnable
+from cabw_viz.replay.runner import replayed, runnable
 from cabw_viz.runtime.capture_state import CaptureState
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import compare, plain
-from cabw_viz.numerics.measures import MEASURES, measures_named
+from cabw_viz.numerics.measures import FUNCTIONS, measures_named
 from cabw_viz.numerics.tolerance import Tolerance, coarser, tolerance_for
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.options import Exact, HookPolicy
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
-from cabw_viz.replay.runner import HookPolicy, Replayed
+from cabw_viz.replay.runner import Replayed
 from cabw_viz.runtime.capture_state import CaptureState
 from cabw_viz.runtime.gradient_snapshots import Gradient, strides_of
-
-Exact = bool | Literal["auto"]
 
 COMPARED = frozenset({"bitwise", "within_tolerance", "within_noise", "mismatch"})
 """The verdicts of gradients that could be subtracted."""
@@ -74,7 +72,7 @@ class GradientPairs:
         row = replace(row, depth=self._depths.get(index))
         values = [plain(side.value) for side in pair if side is not None]
         if self.asked.measures and row.verdict in COMPARED:
-            measures = tuple((name, MEASURES[name](*values)) for name in self.asked.measures)
+            measures = tuple((name, FUNCTIONS[name](*values)) for name in self.asked.measures)
             row = replace(row, measures=measures)
         return row
 

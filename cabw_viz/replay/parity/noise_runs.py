@@ -20,9 +20,10 @@ from cabw_viz.numerics.compare import plain
 from cabw_viz.numerics.float64_distance import Judged, Noise, PerturbedResults, Precision, distance, precision
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.options import EAGER
 from cabw_viz.replay.parity.gradient_pairs import COMPARED, GradientPairs, ParityOptions, added, near
 from cabw_viz.replay.placement.runnable_graph import RunnableGraph
-from cabw_viz.replay.placement.target import AS_CAPTURED, EAGER, Target, target_named
+from cabw_viz.replay.placement.target import AS_CAPTURED, Target, target_named
 from cabw_viz.replay.runner import GradientCollector, interpreted, prepared
 from cabw_viz.runtime.capture_state import CaptureState
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from cabw_viz.errors import CabwError
+from cabw_viz.record.options import EAGER
 from cabw_viz.replay.placement.devices import Compiler, backend_named, device_named, dtype_named
-
-EAGER = "eager"
-"""The backend that interprets the graph, op by op on eager kernels."""
 
 HALF_BITS = 16
 
