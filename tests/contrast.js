@@ -1,4 +1,5 @@
 // WCAG's contrast of a text with what is behind it, for each element of ours that has a text of its own.
+// eslint-disable-next-line no-unused-expressions -- Playwright evaluates the file, which is one expression
 () => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const paint = (color) => {

@@ -1,5 +1,6 @@
 """The files around the package: what they mention, and whether they agree with each other."""
 
+import json
 import os
 import re
 import subprocess
@@ -84,3 +85,11 @@ def test_the_version_is_the_packages_own():
 
 def test_ci_can_be_run():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_tools_of_the_javascript_are_pinned_without_a_lock_file():
+    """A lock file names the registry that it was made from."""
+    package = json.loads((ROOT / "package.json").read_text("utf-8"))
+    assert package["private"]
+    assert [tool for tool, version in package["devDependencies"].items() if not re.fullmatch(r"[\d.]+", version)] == []
+    assert [str(name) for name, _ in _texts() if name.name == "package-lock.json" or "node_modules" in name.parts] == []

@@ -12,7 +12,7 @@ function* openings(g) {
   yield ["closed", []];
   yield ["all", all];
   for (const path of all.slice(0, 6)) yield [path, all.filter((p) => path.startsWith(p))];
-  yield ["all but one", all.filter((p) => p !== all[0] && !p.startsWith(all[0] + "."))];
+  yield ["all but one", all.filter((p) => p !== all[0] && !p.startsWith(`${all[0]}.`))];
 }
 
 function scene(g, open, aspect = 0) {
@@ -189,7 +189,7 @@ test("the same graph gives the same picture, whatever was opened before", () => 
 test("blocks that are built alike look alike", () => {
   const g = graph("blocks4");
   const s = scene(g, g.groups.keys());
-  const boxes = ["layers.1", "layers.2"].map((path) => s.box("g:" + path));
+  const boxes = ["layers.1", "layers.2"].map((path) => s.box(`g:${path}`));
   assert.deepEqual([boxes[0].w, boxes[0].h], [boxes[1].w, boxes[1].h]);
 });
 

@@ -6,8 +6,8 @@ import { h, plural } from "./dom.js";
 import { told } from "./parts.js";
 import { badges } from "./shapes.js";
 
-const MOST = 150,
-  WAIT = 120;
+const MOST = 150;
+const WAIT = 120;
 let instances = 0;
 
 export class AriaTree {
@@ -25,12 +25,12 @@ export class AriaTree {
   }
 
   update() {
-    const { ins } = this,
-      { renderer, scene } = ins;
+    const { ins } = this;
+    const { renderer, scene } = ins;
     if (!scene) return;
-    const list = renderer.inSight(MOST),
-      selected = scene.box(renderer.state.selection),
-      keep = new Map();
+    const list = renderer.inSight(MOST);
+    const selected = scene.box(renderer.state.selection);
+    const keep = new Map();
     if (selected && !list.some((b) => b.item === selected.item)) list.push(selected);
     list.sort((a, b) => a.y - b.y || a.x - b.x || a.depth - b.depth);
     for (const b of list)
@@ -44,9 +44,9 @@ export class AriaTree {
   }
 
   #element(b) {
-    const { item } = b,
-      open = b.kind === "open",
-      [position, size] = place(item);
+    const { item } = b;
+    const open = b.kind === "open";
+    const [position, size] = place(item);
     return {
       open,
       el: h(
@@ -62,20 +62,20 @@ export class AriaTree {
         },
         item.nodes
           ? `${item.name}, ${item.cls || "group"}, ${plural(item.nodes.length, "node")}${this.#said(item)}`
-          : `${item.parameter ? "gradient of " + item.parameter : item.name}${item.tag ? ", number " + item.tag.slice(1) : ""}${this.#said(item)}`,
+          : `${item.parameter ? `gradient of ${item.parameter}` : item.name}${item.tag ? `, number ${item.tag.slice(1)}` : ""}${this.#said(item)}`,
       ),
     };
   }
 
   #said(item) {
-    return badges(item).length || (!item.nodes && item.relative) ? ", " + told(item) : "";
+    return badges(item).length || (!item.nodes && item.relative) ? `, ${told(item)}` : "";
   }
 
   /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */
   select() {
-    const { tree, renderer, drawn } = this.ins,
-      item = drawn.item(renderer.state.selection),
-      known = item && this.shown.get(item);
+    const { tree, renderer, drawn } = this.ins;
+    const item = drawn.item(renderer.state.selection);
+    const known = item && this.shown.get(item);
     tree.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
     if (item && !known && this.ins.scene?.box(renderer.state.selection)) return this.update();
     if (known) {

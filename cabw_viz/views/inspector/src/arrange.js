@@ -35,12 +35,12 @@ export class Arranger {
   /** `expanded`: a flag per group. `aspect`: width by height to wrap into, 0 for one spine. `told`: hears what share is done. */
   scene(expanded, aspect = 0, told = null) {
     this.progress = { told, open: expanded.reduce((n, flag) => n + flag, 1), done: 0, at: performance.now() };
-    const { graph } = this,
-      block = this.#group(graph.root, expanded, [], []);
+    const { graph } = this;
+    const block = this.#group(graph.root, expanded, [], []);
     this.sheet.clear();
     put(this.sheet, block, 0, 0, 0);
     const arrays = { ...this.sheet.arrays(), w: block.w, h: block.h, columns: 1 };
-    return index(graph, aspect ? wrap(arrays, aspect) : arrays);
+    return indexed(graph, aspect ? wrap(arrays, aspect) : arrays);
   }
 
   /** A number for what is open inside a group: equal numbers, equal layouts. */
@@ -53,8 +53,8 @@ export class Arranger {
   }
 
   #group(group, expanded, tops, bottoms) {
-    const key = this.#signature(group, expanded),
-      kept = this.layouts.get(group) ?? this.layouts.set(group, new Map()).get(group);
+    const key = this.#signature(group, expanded);
+    const kept = this.layouts.get(group) ?? this.layouts.set(group, new Map()).get(group);
     if (!kept.has(key)) {
       if (kept.size >= KEPT) kept.delete(kept.keys().next().value);
       kept.set(key, this.#layOut(group, expanded, tops, bottoms));
@@ -65,8 +65,8 @@ export class Arranger {
 
   /** Says from time to time how far it has come. */
   #tell() {
-    const { progress } = this,
-      now = performance.now();
+    const { progress } = this;
+    const now = performance.now();
     progress.done++;
     if (!progress.told || now - progress.at < 100) return;
     progress.at = now;
@@ -76,12 +76,12 @@ export class Arranger {
   /** Edges of a group by the child they enter or leave, worked out once. */
   #sidesOf(group, edges) {
     if (!this.sides.has(group)) {
-      const into = new Map(),
-        out = new Map(),
-        push = (map, k, v) => (map.has(k) ? map.get(k).push(v) : map.set(k, [v]));
+      const into = new Map();
+      const out = new Map();
+      const push = (map, k, v) => (map.has(k) ? map.get(k).push(v) : map.set(k, [v]));
       for (const e of edges) {
-        push(into, e.b, "in|" + e.a);
-        push(out, e.a, "out|" + e.b);
+        push(into, e.b, `in|${e.a}`);
+        push(out, e.a, `out|${e.b}`);
       }
       this.sides.set(group, { into, out });
     }
@@ -89,14 +89,14 @@ export class Arranger {
   }
 
   #layOut(group, expanded, tops, bottoms) {
-    const { items } = this.graph,
-      edges = this.local.get(group) || [],
-      sides = this.#sidesOf(group, edges);
+    const { items } = this.graph;
+    const edges = this.local.get(group) || [];
+    const sides = this.#sidesOf(group, edges);
     const first = (item) => (item.nodes ? item.nodes[0].index : item.index);
     const inside = [...group.own, ...group.children].sort((a, b) => first(a) - first(b)).map((i) => i.index);
-    const all = [...tops, ...inside, ...bottoms],
-      index = new Map(all.map((k, i) => [k, i])),
-      inner = new Map();
+    const all = [...tops, ...inside, ...bottoms];
+    const index = new Map(all.map((k, i) => [k, i]));
+    const inner = new Map();
     for (const child of group.children)
       if (expanded[child.index - this.first])
         inner.set(
@@ -106,12 +106,12 @@ export class Arranger {
     const port = (key) => typeof key === "string";
     const size = all.map((key) => {
       if (port(key)) return [6, 0];
-      const open = inner.get(key),
-        item = items[key];
+      const open = inner.get(key);
+      const item = items[key];
       if (open) return [open.w, open.h];
       return item.nodes ? (item.stack ? BOX.stack : BOX.group) : item.parameter ? BOX.parameter : this.box;
     });
-    const endsAt = edges.map((e) => [inner.get(e.a)?.ports.get("out|" + e.b), inner.get(e.b)?.ports.get("in|" + e.a)]);
+    const endsAt = edges.map((e) => [inner.get(e.a)?.ports.get(`out|${e.b}`), inner.get(e.b)?.ports.get(`in|${e.a}`)]);
     const plan = this.#plan({
       width: size.map((s) => s[0]),
       height: size.map((s) => s[1]),
@@ -120,17 +120,17 @@ export class Arranger {
       pin: all.map((_, i) => (i < tops.length ? "top" : i >= all.length - bottoms.length ? "bottom" : "")),
       gapY: group.parent ? 22 : 24,
     });
-    const pad = group.parent ? BOX.pad : 0,
-      lift = tops.length ? 10 : 0;
-    const head = group.parent ? BOX.header + 8 - lift : 0,
-      foot = group.parent ? (bottoms.length ? 0 : BOX.pad) : 0;
-    const w = Math.max(plan.w + 2 * pad, group.parent ? 150 : 0),
-      h = plan.h + head + foot,
-      shift = (w - plan.w) / 2;
+    const pad = group.parent ? BOX.pad : 0;
+    const lift = tops.length ? 10 : 0;
+    const head = group.parent ? BOX.header + 8 - lift : 0;
+    const foot = group.parent ? (bottoms.length ? 0 : BOX.pad) : 0;
+    const w = Math.max(plan.w + 2 * pad, group.parent ? 150 : 0);
+    const h = plan.h + head + foot;
+    const shift = (w - plan.w) / 2;
     const [ports, below] = portsOf(tops, bottoms, index, plan, w / 2 - shift);
     edges.forEach((e, i) => {
-      const route = plan.routes[i],
-        last = route.length - 2;
+      const route = plan.routes[i];
+      const last = route.length - 2;
       if (ports.has(e.a)) route[0] = route[2] = w / 2 - shift + ports.get(e.a);
       if (below.has(e.b)) route[last] = route[last - 2] = w / 2 - shift + below.get(e.b);
     });
@@ -139,10 +139,10 @@ export class Arranger {
     const emit = (sheet, x0, y0, depth) => {
       if (group.parent) sheet.box(group.index, 3, x0, y0, w, h, depth);
       for (let i = tops.length; i < all.length - bottoms.length; i++) {
-        const key = all[i],
-          x = x0 + shift + plan.x[i],
-          y = y0 + head + plan.y[i],
-          open = inner.get(key);
+        const key = all[i];
+        const x = x0 + shift + plan.x[i];
+        const y = y0 + head + plan.y[i];
+        const open = inner.get(key);
         if (open) put(sheet, open, x, y, depth + 1);
         else sheet.box(key, kind[i], x, y, size[i][0], size[i][1], depth + 1);
       }
@@ -178,17 +178,17 @@ export class Arranger {
  * named after what it is joined to where the two ends part. It depends on the module tree alone, so it is done once.
  */
 function localEdges(graph) {
-  const local = new Map(),
-    known = new Map(),
-    { from, to } = graph.edges,
-    many = graph.items.length;
+  const local = new Map();
+  const known = new Map();
+  const { from, to } = graph.edges;
+  const many = graph.items.length;
   const add = (group, a, b, u, v) => {
     if (!local.has(group)) {
       local.set(group, []);
       known.set(group, new Map());
     }
-    const seen = known.get(group),
-      id = typeof a === "number" && typeof b === "number" ? a * many + b : a + "→" + b;
+    const seen = known.get(group);
+    const id = typeof a === "number" && typeof b === "number" ? a * many + b : `${a}→${b}`;
     let e = seen.get(id);
     if (!e) {
       seen.set(id, (e = { a, b, pairs: [] }));
@@ -201,34 +201,34 @@ function localEdges(graph) {
     for (let g = node.parent; g; g = g.parent) out.push(g);
     return out;
   }; // from the node up to the root
-  const chains = new Map(),
-    around = (node) => {
-      if (!chains.has(node.parent)) chains.set(node.parent, chain(node).slice(1));
-      return chains.get(node.parent);
-    };
+  const chains = new Map();
+  const around = (node) => {
+    if (!chains.has(node.parent)) chains.set(node.parent, chain(node).slice(1));
+    return chains.get(node.parent);
+  };
   for (let e = 0; e < from.length; e++) {
-    const u = graph.list[from[e]],
-      v = graph.list[to[e]],
-      A = around(u),
-      B = around(v);
-    let i = A.length - 1,
-      j = B.length - 1;
+    const u = graph.list[from[e]];
+    const v = graph.list[to[e]];
+    const A = around(u);
+    const B = around(v);
+    let i = A.length - 1;
+    let j = B.length - 1;
     while (i > 0 && j > 0 && A[i - 1] === B[j - 1]) {
       i--;
       j--;
     }
-    const a = (i ? A[i - 1] : u).index,
-      b = (j ? B[j - 1] : v).index;
+    const a = (i ? A[i - 1] : u).index;
+    const b = (j ? B[j - 1] : v).index;
     if (a === b) continue;
     add(A[i], a, b, u.index, v.index);
     let other = b;
     for (let k = i - 1; k >= 0; k--) {
-      other = "out|" + other;
+      other = `out|${other}`;
       add(A[k], (k ? A[k - 1] : u).index, other, u.index, v.index);
     }
     other = a;
     for (let k = j - 1; k >= 0; k--) {
-      other = "in|" + other;
+      other = `in|${other}`;
       add(B[k], other, (k ? B[k - 1] : v).index, u.index, v.index);
     }
   }
@@ -259,15 +259,15 @@ function put(sheet, block, x, y, depth) {
 export const ROW = 256;
 
 /** What finds things in a scene: boxes by height (rows of ROW), by item and by node, the extent of each edge. */
-function index(graph, s) {
-  const n = s.item.length,
-    m = s.arrow.length,
-    at = new Int32Array(graph.items.length).fill(-1),
-    home = new Int32Array(graph.list.length).fill(-1),
-    bounds = new Float64Array(4 * m);
-  const rows = Math.floor(s.h / ROW) + 2,
-    rowAt = new Uint32Array(rows + 1),
-    open = [];
+function indexed(graph, s) {
+  const n = s.item.length;
+  const m = s.arrow.length;
+  const at = new Int32Array(graph.items.length).fill(-1);
+  const home = new Int32Array(graph.list.length).fill(-1);
+  const bounds = new Float64Array(4 * m);
+  const rows = Math.floor(s.h / ROW) + 2;
+  const rowAt = new Uint32Array(rows + 1);
+  const open = [];
   let tallest = 0;
   for (let i = 0; i < n; i++) {
     if (at[s.item[i]] < 0) at[s.item[i]] = i; // of a frame over several columns the first
@@ -282,13 +282,13 @@ function index(graph, s) {
     rowAt[Math.floor(Math.max(0, s.place[2 * i + 1]) / ROW) + 1]++;
   }
   for (let r = 0; r < rows; r++) rowAt[r + 1] += rowAt[r];
-  const next = rowAt.slice(),
-    leaves = new Uint32Array(n - open.length);
+  const next = rowAt.slice();
+  const leaves = new Uint32Array(n - open.length);
   for (let i = 0; i < n; i++)
     if (s.kind[i] !== 3) leaves[next[Math.floor(Math.max(0, s.place[2 * i + 1]) / ROW)]++] = i;
   for (let e = 0; e < m; e++) {
-    let left = Infinity,
-      right = -Infinity;
+    let left = Infinity;
+    let right = -Infinity;
     for (let k = s.pointsAt[e]; k < s.pointsAt[e + 1]; k += 2) {
       const x = s.points[k];
       if (x < left) left = x;

@@ -20,8 +20,8 @@ export function fade(r, b) {
 }
 
 export function paintFrame(r, b) {
-  const { ctx, theme, view } = r,
-    [x, y, w, h] = rectOf(r, b);
+  const { ctx, theme, view } = r;
+  const [x, y, w, h] = rectOf(r, b);
   ctx.globalAlpha = r.t < 1 && r.from && !r.from.has(b.key) ? r.t : 1;
   ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface;
   ctx.strokeStyle = theme.line;
@@ -34,26 +34,26 @@ export function paintFrame(r, b) {
 }
 
 export function paintEdges(r, top, bottom, left, right) {
-  const { ctx, theme, view, scene } = r,
-    { mark, near: close, path: way } = r.state;
-  const plain = new Path2D(),
-    up = new Path2D(),
-    down = new Path2D(),
-    near = new Path2D(),
-    arrows = view.k >= LOD.labels ? [] : null;
+  const { ctx, theme, view, scene } = r;
+  const { mark, near: close, path: way } = r.state;
+  const plain = new Path2D();
+  const up = new Path2D();
+  const down = new Path2D();
+  const near = new Path2D();
+  const arrows = view.k >= LOD.labels ? [] : null;
   const some = (pairs, test) => {
     for (let i = 0; i < pairs.length; i += 2) if (test(pairs[i], pairs[i + 1])) return true;
     return false;
   };
-  const { bounds, pointsAt, pairsAt } = scene,
-    many = scene.arrow.length;
+  const { bounds, pointsAt, pairsAt } = scene;
+  const many = scene.arrow.length;
   for (let e = 0; e < many; e++) {
     if (bounds[4 * e + 3] < top || bounds[4 * e + 1] > bottom || bounds[4 * e + 2] < left || bounds[4 * e] > right)
       continue;
-    const points = scene.points.subarray(pointsAt[e], pointsAt[e + 1]),
-      pairs = close || way || mark ? scene.pairs.subarray(pairsAt[e], pairsAt[e + 1]) : null;
-    let path = plain,
-      colour = theme.edge;
+    const points = scene.points.subarray(pointsAt[e], pointsAt[e + 1]);
+    const pairs = close || way || mark ? scene.pairs.subarray(pairsAt[e], pairsAt[e + 1]) : null;
+    let path = plain;
+    let colour = theme.edge;
     if (close && some(pairs, (a, b) => close[a] || close[b])) {
       path = near;
       colour = theme.text;
@@ -86,8 +86,8 @@ export function paintEdges(r, top, bottom, left, right) {
   stroke(near, theme.text, Math.max(1.6, 1.2 / view.k));
   ctx.setLineDash([]);
   for (let i = 0; arrows && i < arrows.length; i += 3) {
-    const x = arrows[i],
-      y = arrows[i + 1];
+    const x = arrows[i];
+    const y = arrows[i + 1];
     ctx.fillStyle = arrows[i + 2];
     ctx.beginPath();
     ctx.moveTo(x, y);
@@ -101,8 +101,8 @@ export function paintEdges(r, top, bottom, left, right) {
 export function paintBox(r, b) {
   const { ctx, view } = r;
   ctx.globalAlpha = fade(r, b);
-  const found = r.classOf(b.item),
-    colour = r.colours.get(b.item.nodes ? found.main : found);
+  const found = r.classOf(b.item);
+  const colour = r.colours.get(b.item.nodes ? found.main : found);
   const rect = rectOf(r, b);
   if (view.k < LOD.round) {
     // far away: colour only
@@ -114,9 +114,9 @@ export function paintBox(r, b) {
 }
 
 function paintNode(r, b, [x, y, w, h], colour) {
-  const { ctx, theme, view } = r,
-    n = b.item,
-    loud = colour.loud;
+  const { ctx, theme, view } = r;
+  const n = b.item;
+  const loud = colour.loud;
   ctx.beginPath();
   if (n.parameter) tag(ctx, x, y, w, h);
   else ctx.roundRect(x, y, w, h, 5);
@@ -136,12 +136,12 @@ function paintNode(r, b, [x, y, w, h], colour) {
     loud ? theme["on-strong"] : far && !colour.quiet ? theme.box : colour.solid,
   );
   if (far) return;
-  const g = r.grow,
-    id = g > 1.12 ? "" : r.figureOf(n) || n.tag,
-    room = w - 30 - 6.2 * id.length - (n.parameter ? 8 : 4);
+  const g = r.grow;
+  const id = g > 1.12 ? "" : r.figureOf(n) || n.tag;
+  const room = w - 30 - 6.2 * id.length - (n.parameter ? 8 : 4);
   ctx.textBaseline = "middle";
   ctx.fillStyle = loud ? theme["on-strong"] : colour.quiet && n.family === "view" ? theme.muted : theme.text;
-  paintText(r, n.label, x + 23, y + h / 2 + 0.5, room, (n.parameter ? "italic " : "") + (12 * g).toFixed(1) + "px");
+  paintText(r, n.label, x + 23, y + h / 2 + 0.5, room, `${(n.parameter ? "italic " : "") + (12 * g).toFixed(1)}px`);
   ctx.fillStyle = loud ? theme["on-strong"] : theme.faint;
   ctx.textAlign = "right";
   paintText(r, id, x + w - (n.parameter ? 13 : 8), y + h / 2 + 0.5, 60, "10.5px");
@@ -149,10 +149,10 @@ function paintNode(r, b, [x, y, w, h], colour) {
 }
 
 function paintGroup(r, b, [x, y, w, h], parts) {
-  const { ctx, theme, view } = r,
-    g = b.item,
-    stack = b.kind === "stack",
-    H = stack ? h - 8 : h;
+  const { ctx, theme, view } = r;
+  const g = b.item;
+  const stack = b.kind === "stack";
+  const H = stack ? h - 8 : h;
   ctx.strokeStyle = theme["line-strong"];
   ctx.lineWidth = 1;
   for (const i of stack ? [2, 1] : []) {
@@ -192,7 +192,7 @@ function paintGroup(r, b, [x, y, w, h], parts) {
   paintText(r, sub, x + 21 + used + 7, y + 15, w - 44 - used, `${(11 * r.grow).toFixed(1)}px`);
   paintText(
     r,
-    `${plural(g.nodes.length, "node")}${r.figureOf(g) ? "  ·  " + r.figureOf(g) : ""}`,
+    `${plural(g.nodes.length, "node")}${r.figureOf(g) ? `  ·  ${r.figureOf(g)}` : ""}`,
     x + 21,
     y + (stack ? 30 : 27.5),
     w - 30,
@@ -201,13 +201,13 @@ function paintGroup(r, b, [x, y, w, h], parts) {
 }
 
 function paintBar(r, x, y, w, h, parts) {
-  const { ctx } = r,
-    total = [...parts.values()].reduce((a, b) => a + b, 0);
+  const { ctx } = r;
+  const total = [...parts.values()].reduce((a, b) => a + b, 0);
   let at = x;
   for (const [key, count] of parts) {
     if (!count) continue;
-    const c = r.colours.get(key),
-      width = (w * count) / total;
+    const c = r.colours.get(key);
+    const width = (w * count) / total;
     ctx.fillStyle = c.solid;
     ctx.fillRect(at, y, Math.max(width - 1, 0.8), h);
     at += width;

@@ -18,8 +18,8 @@ export function h(spec, props, ...children) {
 
 const SVG = "http://www.w3.org/2000/svg";
 export function svg(d, { size = 14, colour = "currentColor", how = "stroke", box = "0 0 16 16", width = 1.5 } = {}) {
-  const el = document.createElementNS(SVG, "svg"),
-    path = document.createElementNS(SVG, "path");
+  const el = document.createElementNS(SVG, "svg");
+  const path = document.createElementNS(SVG, "path");
   for (const [k, v] of Object.entries({ width: size, height: size, viewBox: box, "aria-hidden": "true", fill: "none" }))
     el.setAttribute(k, v);
   path.setAttribute("d", d);
@@ -54,5 +54,5 @@ export const ICON = {
 };
 
 export const number = (n) => n.toLocaleString("en-US");
-export const plural = (n, one, many = one + "s") => `${number(n)} ${n === 1 ? one : many}`;
+export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 export const shape = (s) => (s.length ? s.join(" × ") : "scalar");

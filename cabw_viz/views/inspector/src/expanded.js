@@ -9,7 +9,7 @@ export function fold(expanded, graph) {
   const closed = [];
   for (const g of graph.groups.values()) {
     if (!g.parent || expanded.has(g.path)) continue;
-    if (!g.parent.parent || expanded.has(g.parent.path)) closed.push("!" + g.path);
+    if (!g.parent.parent || expanded.has(g.parent.path)) closed.push(`!${g.path}`);
   }
   return ["*", ...closed];
 }

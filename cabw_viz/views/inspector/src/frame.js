@@ -109,8 +109,8 @@ export function frame(ins) {
     role: "tablist",
     "aria-label": "Panels",
     onkeydown: (e) => {
-      const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key],
-        keys = Object.keys(TABS);
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
+      const keys = Object.keys(TABS);
       if (by) {
         ins.openTab(keys[(keys.indexOf(ins.tab) + by + keys.length) % keys.length], true);
       }
@@ -220,7 +220,7 @@ function splitter(ins) {
     bar.setPointerCapture(e.pointerId);
     const right = ins.el.getBoundingClientRect().right;
     bar.onpointermove = (m) => {
-      ins.el.style.setProperty("--panel", Math.max(280, Math.min(ins.el.clientWidth * 0.6, right - m.clientX)) + "px");
+      ins.el.style.setProperty("--panel", `${Math.max(280, Math.min(ins.el.clientWidth * 0.6, right - m.clientX))}px`);
     };
     bar.onpointerup = () => {
       bar.onpointermove = null;
@@ -245,8 +245,8 @@ function lacking(ins) {
 
 /** One entry a class, with its count; each is a filter. */
 export function legend(ins) {
-  const encoding = ENCODINGS[ins.colour],
-    counts = composition(encoding, ins.drawn.list);
+  const encoding = ENCODINGS[ins.colour];
+  const counts = composition(encoding, ins.drawn.list);
   const rare = new Set(["custom", "compiled", "check", "hook", "first"]); // not worth a place where there are none
   const classes = encoding.classes.filter(([key]) => counts.get(key) || !rare.has(key));
   ins.legend.replaceChildren(
@@ -258,7 +258,7 @@ export function legend(ins) {
           "aria-pressed": String(ins.filter.has(key)),
           title: "Show only these",
           onclick: (e) => {
-            ins.filter.has(key) ? ins.filter.delete(key) : ins.filter.add(key);
+            if (!ins.filter.delete(key)) ins.filter.add(key);
             e.currentTarget.setAttribute("aria-pressed", String(ins.filter.has(key)));
             ins.emphasise();
           },
@@ -270,5 +270,5 @@ export function legend(ins) {
     ),
   );
   const missing = lacking(ins);
-  if (missing) ins.legend.append(h("button.cabw-link", { onclick: missing[1] }, missing[0] + " ›"));
+  if (missing) ins.legend.append(h("button.cabw-link", { onclick: missing[1] }, `${missing[0]} ›`));
 }

@@ -63,7 +63,7 @@ function box(ins, code, line, outside, x, y) {
     "font-size": 10.5,
     fill: "var(--text)",
   });
-  words.textContent = text.length > 20 ? text.slice(0, 19) + "…" : text;
+  words.textContent = text.length > 20 ? `${text.slice(0, 19)}…` : text;
   words.style.pointerEvents = "none";
   const title = make("title", {});
   title.textContent = code.lines[line].slice(0, 400);

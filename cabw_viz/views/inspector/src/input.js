@@ -1,14 +1,14 @@
 /** Pointer, wheel and keys: everything a person does to the canvas. Functions of the inspector; they hold no state of their own but a drag. */
 export function pointer(ins) {
-  const el = ins.tree,
-    at = (e) => {
-      const r = el.getBoundingClientRect();
-      return [e.clientX - r.left, e.clientY - r.top];
-    };
+  const el = ins.tree;
+  const at = (e) => {
+    const r = el.getBoundingClientRect();
+    return [e.clientX - r.left, e.clientY - r.top];
+  };
   const held = new Map();
-  let drag = null,
-    pinch = 0,
-    middle = [0, 0];
+  let drag = null;
+  let pinch = 0;
+  let middle = [0, 0];
   el.addEventListener("pointerdown", (e) => {
     if (e.button) return;
     el.setPointerCapture(e.pointerId);
@@ -42,8 +42,8 @@ export function pointer(ins) {
       };
       ins.renderer.request();
     } else if (!drag) {
-      const hit = ins.renderer.hit(...p),
-        leaf = hit && !hit.frame;
+      const hit = ins.renderer.hit(...p);
+      const leaf = hit && !hit.frame;
       ins.view.dataset.cursor = leaf || hit?.header ? "hit" : "";
       ins.hover(leaf || hit?.header ? hit.key : null, hit?.cell);
       ins.tooltip.show(leaf ? hit : null, p);
@@ -64,17 +64,17 @@ export function pointer(ins) {
     ins.tooltip.show(null);
   });
   el.addEventListener("dblclick", (e) => {
-    const hit = ins.renderer.hit(...at(e)),
-      item = hit && ins.drawn.item(hit.key);
+    const hit = ins.renderer.hit(...at(e));
+    const item = hit && ins.drawn.item(hit.key);
     if (performance.now() - ins.opened < 500) return; // the first click has already opened something
     if (item?.nodes) ins.toggle(item.path);
   });
   el.addEventListener("wheel", (e) => wheel(ins, e, at(e)), { passive: false });
   ins.mapCanvas.addEventListener("pointerdown", (e) => {
     const go = (e) => {
-      const r = ins.mapCanvas.getBoundingClientRect(),
-        m = ins.renderer.mapping,
-        v = ins.renderer.view;
+      const r = ins.mapCanvas.getBoundingClientRect();
+      const m = ins.renderer.mapping;
+      const v = ins.renderer.view;
       ins.camera.moving = null;
       ins.renderer.view = {
         ...v,
@@ -99,9 +99,9 @@ function click(ins, p) {
   ins.tree.focus({ preventScroll: true });
   const hit = ins.renderer.hit(...p);
   if (!hit || (hit.frame && !hit.header)) return ins.select("");
-  const item = ins.drawn.item(hit.key),
-    [x, y] = ins.renderer.toWorld(...p),
-    box = ins.scene.box(hit.key);
+  const item = ins.drawn.item(hit.key);
+  const [x, y] = ins.renderer.toWorld(...p);
+  const box = ins.scene.box(hit.key);
   if (hit.cell) {
     ins.opened = performance.now();
     ins.expanded.add(item.path);
@@ -117,15 +117,15 @@ function click(ins, p) {
 
 /** Wheel pans, Ctrl or a pinch zooms; at the end of the graph the page takes over, so the cell never traps a scroll. */
 function wheel(ins, e, p) {
-  const v = ins.renderer.view,
-    unit = e.deltaMode === 1 ? 18 : 1;
+  const v = ins.renderer.view;
+  const unit = e.deltaMode === 1 ? 18 : 1;
   if (e.ctrlKey || e.metaKey) {
     e.preventDefault();
     ins.camera.zoom(Math.exp(-e.deltaY * unit * 0.008), ...p);
     return;
   }
-  const H = ins.renderer.h / v.k,
-    margin = 90 / v.k;
+  const H = ins.renderer.h / v.k;
+  const margin = 90 / v.k;
   const dx = ((e.shiftKey ? e.deltaY : e.deltaX) * unit) / v.k;
   let dy = ((e.shiftKey ? 0 : e.deltaY) * unit) / v.k;
   if (dy > 0) dy = Math.max(0, Math.min(dy, ins.scene.h + margin - H - v.y));
@@ -150,26 +150,26 @@ export function keys(ins) {
   });
   ins.tree.addEventListener("keydown", (e) => {
     if (e.ctrlKey || e.metaKey || e.altKey) return;
-    const item = ins.drawn.item(ins.renderer.state.selection),
-      act = {
-        ArrowDown: () => walk(ins, "down"),
-        ArrowUp: () => walk(ins, "up"),
-        ArrowLeft: () => aside(ins, -1),
-        ArrowRight: () => aside(ins, 1),
-        Enter: () => item && (item.nodes ? ins.toggle(item.path) : ins.openTab("node")),
-        Escape: () =>
-          ins.keys.hidden ? (ins.selection ? ins.select("") : ((ins.input.value = ""), ins.find(""))) : ins.help(),
-        Backspace: () => item?.parent?.parent && ins.reveal(item.parent.key),
-        Home: () => ins.go(ins.scene.end(1)),
-        End: () => ins.go(ins.scene.end(-1)),
-        f: () => ins.camera.fit(),
-        "+": () => ins.camera.zoom(1.25, undefined, undefined, true),
-        "=": () => ins.camera.zoom(1.25, undefined, undefined, true),
-        "-": () => ins.camera.zoom(0.8, undefined, undefined, true),
-        0: () => ins.camera.zoom(1 / ins.renderer.view.k, undefined, undefined, true),
-        n: () => ins.step(1),
-        N: () => ins.step(-1),
-      }[e.key];
+    const item = ins.drawn.item(ins.renderer.state.selection);
+    const act = {
+      ArrowDown: () => walk(ins, "down"),
+      ArrowUp: () => walk(ins, "up"),
+      ArrowLeft: () => aside(ins, -1),
+      ArrowRight: () => aside(ins, 1),
+      Enter: () => item && (item.nodes ? ins.toggle(item.path) : ins.openTab("node")),
+      Escape: () =>
+        ins.keys.hidden ? (ins.selection ? ins.select("") : ((ins.input.value = ""), ins.find(""))) : ins.help(),
+      Backspace: () => item?.parent?.parent && ins.reveal(item.parent.key),
+      Home: () => ins.go(ins.scene.end(1)),
+      End: () => ins.go(ins.scene.end(-1)),
+      f: () => ins.camera.fit(),
+      "+": () => ins.camera.zoom(1.25, undefined, undefined, true),
+      "=": () => ins.camera.zoom(1.25, undefined, undefined, true),
+      "-": () => ins.camera.zoom(0.8, undefined, undefined, true),
+      0: () => ins.camera.zoom(1 / ins.renderer.view.k, undefined, undefined, true),
+      n: () => ins.step(1),
+      N: () => ins.step(-1),
+    }[e.key];
     if (act) {
       e.preventDefault();
       e.stopPropagation();
@@ -180,8 +180,8 @@ export function keys(ins) {
 
 /** Along an edge; of several, the one that lies straightest ahead. */
 function walk(ins, direction) {
-  const key = ins.renderer.state.selection,
-    box = ins.scene.box(key);
+  const key = ins.renderer.state.selection;
+  const box = ins.scene.box(key);
   if (!box) return ins.go(ins.scene.end(1));
   if (box.kind === "open") return ins.go(ins.scene.end(direction === "down" ? 1 : -1, box.item));
   const ways = [...ins.scene.next(key, direction)].map((k) => ins.scene.box(k));

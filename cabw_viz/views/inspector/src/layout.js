@@ -16,10 +16,10 @@ export function layered({ width, height, edges, pin = [], endsAt = [], gapX = 16
 }
 
 function rankOf(n, edges, pin) {
-  const outs = lists(n),
-    ins = lists(n),
-    degree = new Int32Array(n),
-    rank = new Int32Array(n);
+  const outs = lists(n);
+  const ins = lists(n);
+  const degree = new Int32Array(n);
+  const rank = new Int32Array(n);
   for (const [a, b] of edges) {
     outs[a].push(b);
     ins[b].push(a);
@@ -47,15 +47,15 @@ function rankOf(n, edges, pin) {
 
 /** Boxes and dummies as one net of short links; each link knows where on its ends it is attached. */
 function chain(width, rank, edges, endsAt) {
-  const real = width.length,
-    up = lists(real),
-    down = lists(real);
+  const real = width.length;
+  const up = lists(real);
+  const down = lists(real);
   const net = { real, width: [...width], rank: [...rank], up, down, dummies: [] };
   edges.forEach(([a, b], i) => {
     const [from = 0, to = 0] = endsAt[i] || [];
     const path = [];
-    let above = a,
-      offset = from;
+    let above = a;
+    let offset = from;
     for (let r = rank[a] + 1; r < rank[b]; r++) {
       const dummy = net.width.length;
       net.width.push(6);
@@ -79,12 +79,12 @@ function link({ up, down }, a, b, offsetA, offsetB) {
 }
 
 function order(net, sweeps) {
-  const { up, down, rank } = net,
-    n = rank.length;
+  const { up, down, rank } = net;
+  const n = rank.length;
   const depth = rank.reduce((a, b) => Math.max(a, b), 0) + 1;
-  let rows = Array.from({ length: depth }, () => []);
-  const seen = new Uint8Array(n),
-    stack = [];
+  const rows = Array.from({ length: depth }, () => []);
+  const seen = new Uint8Array(n);
+  const stack = [];
   for (let u = n - 1; u >= 0; u--) if (!up[u].length) stack.push(u);
   while (stack.length) {
     const u = stack.pop();
@@ -99,11 +99,11 @@ function order(net, sweeps) {
       pos[u] = i;
     });
   rows.forEach(number);
-  let best = rows.map((r) => [...r]),
-    fewest = crossings(rows, down, pos);
+  let best = rows.map((r) => [...r]);
+  let fewest = crossings(rows, down, pos);
   for (let s = 0; s < sweeps && fewest; s++) {
-    const downward = s % 2 === 0,
-      side = downward ? up : down;
+    const downward = s % 2 === 0;
+    const side = downward ? up : down;
     for (let q = 0; q < depth; q++) {
       const row = rows[downward ? q : depth - 1 - q];
       const wish = new Map(
@@ -129,8 +129,8 @@ function transpose(row, up, down, pos) {
     return c;
   };
   for (let i = 0; i + 1 < row.length; i++) {
-    const a = row[i],
-      b = row[i + 1];
+    const a = row[i];
+    const b = row[i + 1];
     if (cost(a, b, up) + cost(a, b, down) > cost(b, a, up) + cost(b, a, down)) {
       row[i] = b;
       row[i + 1] = a;
@@ -148,8 +148,8 @@ function crossings(rows, down, pos) {
     const sorted = [];
     for (const t of ends) {
       // inversions by binary insertion
-      let lo = 0,
-        hi = sorted.length;
+      let lo = 0;
+      let hi = sorted.length;
       while (lo < hi) {
         const mid = (lo + hi) >> 1;
         if (sorted[mid] <= t) lo = mid + 1;
@@ -168,25 +168,25 @@ function crossings(rows, down, pos) {
  * Columns are then packed against their neighbours in each row and pulled to the median of their other links.
  */
 function place(net, rows, gap) {
-  const { width, up, down } = net,
-    n = width.length;
+  const { width, up, down } = net;
+  const n = width.length;
   const { column, shift } = columns(net, rows);
-  const right = Array.from({ length: n }, () => []),
-    left = Array.from({ length: n }, () => []),
-    pending = new Int32Array(n);
+  const right = Array.from({ length: n }, () => []);
+  const left = Array.from({ length: n }, () => []);
+  const pending = new Int32Array(n);
   for (const row of rows)
     for (let i = 1; i < row.length; i++) {
-      const a = row[i - 1],
-        b = row[i],
-        A = column[a],
-        B = column[b];
+      const a = row[i - 1];
+      const b = row[i];
+      const A = column[a];
+      const B = column[b];
       const apart = (width[a] + width[b]) / 2 + gap + shift[a] - shift[b];
       right[A].push([B, apart]);
       left[B].push([A, apart]);
       pending[B]++;
     }
-  const heads = [...Array(n).keys()].filter((u) => column[u] === u),
-    topo = heads.filter((c) => !pending[c]);
+  const heads = [...Array(n).keys()].filter((u) => column[u] === u);
+  const topo = heads.filter((c) => !pending[c]);
   for (let k = 0; k < topo.length; k++) for (const [B] of right[topo[k]]) if (!--pending[B]) topo.push(B);
   const at = new Float64Array(n);
   for (const c of topo) for (const [B, apart] of right[c]) at[B] = Math.max(at[B], at[c] + apart);
@@ -216,21 +216,21 @@ function place(net, rows, gap) {
 
 /** Which column each box stands in, and how far from the middle of the column so that attached ends meet. */
 function columns(net, rows) {
-  const { up, down, rank, real } = net,
-    n = rank.length;
-  const reachUp = ways(net, rows, up),
-    reachDown = ways(net, [...rows].reverse(), down);
+  const { up, down, rank, real } = net;
+  const n = rank.length;
+  const reachUp = ways(net, rows, up);
+  const reachDown = ways(net, [...rows].reverse(), down);
   const prefer = (side, length) =>
     side.map((links) => links.reduce((best, l) => (!best || length[l.to] > length[best.to] ? l : best), null));
-  const above = prefer(up, reachUp),
-    below = prefer(down, reachDown),
-    pos = new Float64Array(n);
+  const above = prefer(up, reachUp);
+  const below = prefer(down, reachDown);
+  const pos = new Float64Array(n);
   for (const row of rows)
     row.forEach((u, i) => {
       pos[u] = i;
     });
-  const column = Int32Array.from({ length: n }, (_, u) => u),
-    shift = new Float64Array(n);
+  const column = Int32Array.from({ length: n }, (_, u) => u);
+  const shift = new Float64Array(n);
   for (const row of rows) {
     const pairs = row.filter((u) => below[u] && above[below[u].to]?.to === u).map((u) => [u, below[u]]);
     const rate = ([u, l]) => (u >= real && l.to >= real ? 2e4 : 0) + reachUp[u] + reachDown[l.to];
@@ -259,9 +259,9 @@ function ways(net, rows, side) {
 }
 
 function route({ net, rows, x, height, edges, pin, endsAt, gapY }) {
-  const { real, rank, width, dummies } = net,
-    top = [],
-    tall = [];
+  const { real, rank, width, dummies } = net;
+  const top = [];
+  const tall = [];
   let y = 0;
   rows.forEach((row, r) => {
     tall[r] = Math.max(0, ...row.map((u) => (u < real ? height[u] : 0)));
@@ -269,8 +269,8 @@ function route({ net, rows, x, height, edges, pin, endsAt, gapY }) {
     const ports = pin[row[0]] === "top" || pin[rows[r + 1]?.[0]] === "bottom";
     y += tall[r] + (r + 1 < rows.length ? (ports ? Math.min(14, gapY) : gapY) : 0);
   });
-  let left = Infinity,
-    right = -Infinity;
+  let left = Infinity;
+  let right = -Infinity;
   for (let u = 0; u < width.length; u++) {
     left = Math.min(left, x[u] - width[u] / 2);
     right = Math.max(right, x[u] + width[u] / 2);
@@ -310,8 +310,8 @@ function spread(edges, net, x, endsAt) {
       if (list.length < 2) continue;
       list.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
       const step = Math.min(14, (net.width[u] * 0.7) / list.length);
-      const straight = list.findIndex(([to]) => Math.abs(to - x[u]) < 1),
-        middle = straight < 0 ? (list.length - 1) / 2 : straight;
+      const straight = list.findIndex(([to]) => Math.abs(to - x[u]) < 1);
+      const middle = straight < 0 ? (list.length - 1) / 2 : straight;
       list.forEach(([, i], k) => {
         fan[i][end] = (k - middle) * step;
       });

@@ -8,7 +8,7 @@ const SPARE = 10;
  * page yet, the first rows are there and the rest follows.
  */
 export function windowed({ count, height, make, scroller, className = "", role = "list" }) {
-  const list = h("div.cabw-window" + className, { role, style: `height:${count * height}px` });
+  const list = h(`div.cabw-window${className}`, { role, style: `height:${count * height}px` });
   const rows = new Map();
   const put = (from, to) => {
     for (const [i, el] of rows) {
@@ -21,7 +21,7 @@ export function windowed({ count, height, make, scroller, className = "", role =
       if (rows.has(i)) continue;
       const place = { role: "listitem", "aria-posinset": String(i + 1), "aria-setsize": String(count) };
       const el = h("div", role === "list" ? place : null, make(i));
-      el.style.top = i * height + "px";
+      el.style.top = `${i * height}px`;
       rows.set(i, el);
       const after = list.children[i - from];
       list.insertBefore(el, after ?? null);

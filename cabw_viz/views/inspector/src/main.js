@@ -343,12 +343,12 @@ class Inspector {
 
 export function render({ model, el }) {
   const start = () => {
-      el.inspector = new Inspector(model, el);
-    },
-    again = () => {
-      el.inspector.dispose();
-      start();
-    };
+    el.inspector = new Inspector(model, el);
+  };
+  const again = () => {
+    el.inspector.dispose();
+    start();
+  };
   start();
   model.on("change:data", again); // another capture: everything is read anew
   return () => {

@@ -2,13 +2,13 @@ import { badges } from "./shapes.js";
 
 /** The overview: the whole graph, small, with ticks where something was found; drawn once, the window each frame. */
 export function drawMap(r) {
-  const { map, mapCtx: c, scene, theme, view, ratio } = r,
-    W = map.clientWidth,
-    H = map.clientHeight;
+  const { map, mapCtx: c, scene, theme, view, ratio } = r;
+  const W = map.clientWidth;
+  const H = map.clientHeight;
   if (!W || !H) return;
-  const s = Math.min((W - 30) / scene.w, (H - 16) / scene.h),
-    ox = (W - 14 - scene.w * s) / 2,
-    oy = 8;
+  const s = Math.min((W - 30) / scene.w, (H - 16) / scene.h);
+  const ox = (W - 14 - scene.w * s) / 2;
+  const oy = 8;
   r.mapping = { s, ox, oy };
   if (!r.picture) {
     r.picture = Object.assign(document.createElement("canvas"), { width: map.width, height: map.height });
@@ -18,20 +18,20 @@ export function drawMap(r) {
     for (const b of scene.frames(-Infinity, Infinity, -Infinity, Infinity, 2))
       p.fillRect(ox + b.x * s, oy + b.y * s, b.w * s, b.h * s);
     const found = [];
-    const W2 = 2 * W,
-      taken = new Uint8Array(W2 * 2 * (H + 1)),
-      { place, size, item, leaves } = scene,
-      { dim, hits } = r.state; // of many boxes on one half pixel one is enough
+    const W2 = 2 * W;
+    const taken = new Uint8Array(W2 * 2 * (H + 1));
+    const { place, size, item, leaves } = scene;
+    const { dim, hits } = r.state; // of many boxes on one half pixel one is enough
     for (const i of leaves) {
-      const x = ox + place[2 * i] * s,
-        y = oy + place[2 * i + 1] * s,
-        spot = Math.floor(2 * y) * W2 + Math.floor(2 * x);
+      const x = ox + place[2 * i] * s;
+      const y = oy + place[2 * i + 1] * s;
+      const spot = Math.floor(2 * y) * W2 + Math.floor(2 * x);
       if (hits?.[item[i]]) found.push(i);
       if (taken[spot]) continue;
       taken[spot] = 1;
-      const node = r.graph.items[item[i]],
-        f = r.classOf(node),
-        col = r.colours.get(node.nodes ? f.main : f);
+      const node = r.graph.items[item[i]];
+      const f = r.classOf(node);
+      const col = r.colours.get(node.nodes ? f.main : f);
       p.globalAlpha = dim?.[item[i]] ? 0.2 : 1;
       p.fillStyle = col.quiet ? col.border : col.solid;
       p.fillRect(x, y, Math.max(size[2 * i] * s, 1), Math.max(size[2 * i + 1] * s, 1));
@@ -43,8 +43,8 @@ export function drawMap(r) {
     };
     let last = -9;
     for (const i of found) {
-      const b = scene.view(i),
-        at = b.y * s;
+      const b = scene.view(i);
+      const at = b.y * s;
       if (Math.abs(at - last) >= 0.5) {
         tick(b, theme.hit, 2);
         last = at;
@@ -56,10 +56,10 @@ export function drawMap(r) {
   c.clearRect(0, 0, map.width, map.height);
   c.drawImage(r.picture, 0, 0);
   c.setTransform(ratio, 0, 0, ratio, 0, 0);
-  const x0 = Math.max(1, ox + view.x * s),
-    x1 = Math.min(W - 12, ox + (view.x + r.w / view.k) * s);
-  const y0 = Math.max(1, oy + view.y * s),
-    y1 = Math.min(H - 1, Math.max(oy + (view.y + r.h / view.k) * s, y0 + 4));
+  const x0 = Math.max(1, ox + view.x * s);
+  const x1 = Math.min(W - 12, ox + (view.x + r.w / view.k) * s);
+  const y0 = Math.max(1, oy + view.y * s);
+  const y1 = Math.min(H - 1, Math.max(oy + (view.y + r.h / view.k) * s, y0 + 4));
   c.fillStyle = theme.accent;
   c.globalAlpha = 0.1;
   c.fillRect(x0, y0, x1 - x0, y1 - y0);

@@ -51,7 +51,7 @@ class Op {
   }
   /** Which autograd node it belongs to, where no frame around it says so. */
   get tag() {
-    return this.base && this.parent.owner !== this.base ? "#" + this.base.id : "";
+    return this.base && this.parent.owner !== this.base ? `#${this.base.id}` : "";
   }
   get family() {
     const { kind } = this;
@@ -178,7 +178,7 @@ export class OpsGraph extends Drawable {
       const module = base.columns.module[node.index];
       row[node.index] =
         counts[node.index + 1] > 1
-          ? segments.push([...(module ? base.segments[module - 1] : []), "#" + node.id])
+          ? segments.push([...(module ? base.segments[module - 1] : []), `#${node.id}`])
           : module;
     }
     return { segments, shared, placeOf: Uint32Array.from(owner, (one) => (one ? row[one - 1] : 0)) };
@@ -195,7 +195,7 @@ export class OpsGraph extends Drawable {
       Object.assign(g, {
         owner: node,
         name: node.parameter ?? node.label,
-        cls: "#" + node.id,
+        cls: `#${node.id}`,
         module: g.parent.module,
       });
       Object.assign(g.parent, { stack: 0, odd: [] }); // calls of one module are no blocks

@@ -12,14 +12,14 @@ export function paintTitles(r, frames) {
   ctx.textBaseline = "middle";
   let lastOutside = -Infinity;
   for (const b of frames) {
-    const [x, y, w, h] = rectOf(r, b),
-      [sx, sy] = r.toScreen(x, y),
-      inside = view.k >= LOD.headers;
+    const [x, y, w, h] = rectOf(r, b);
+    const [sx, sy] = r.toScreen(x, y);
+    const inside = view.k >= LOD.headers;
     const scale = inside ? Math.min(view.k, 1.4) : 1;
     ctx.globalAlpha = fade(r, b);
     if (inside) {
-      const cy = sy + 14 * view.k,
-        size = (s) => `${(s * scale).toFixed(2)}px`;
+      const cy = sy + 14 * view.k;
+      const size = (s) => `${(s * scale).toFixed(2)}px`;
       ctx.fillStyle = theme.faint;
       ctx.beginPath();
       ctx.moveTo(sx + 10 * scale, cy - 3 * scale);
@@ -31,7 +31,7 @@ export function paintTitles(r, frames) {
       ctx.fillStyle = b.depth % 2 ? theme.sunken : theme.surface; // an edge that passes stays behind the words
       ctx.fillRect(sx + 20 * scale, cy - 8 * scale, Math.min(back, w * view.k - 26 * scale), 16 * scale);
       ctx.fillStyle = theme.text;
-      const used = paintText(r, nameOf(b.item), sx + 23 * scale, cy + 0.5, w * view.k - 40, "600 " + size(12));
+      const used = paintText(r, nameOf(b.item), sx + 23 * scale, cy + 0.5, w * view.k - 40, `600 ${size(12)}`);
       ctx.fillStyle = theme.muted;
       paintText(
         r,
@@ -47,8 +47,8 @@ export function paintTitles(r, frames) {
       !(b.depth === 1 && frames.some((f) => f.item.parent === b.item)) &&
       (scene.columns > 1 || sy > lastOutside + 12)
     ) {
-      const wrapped = scene.columns > 1,
-        room = wrapped ? GUTTER * view.k - 4 : 200; // beside a column there is room for a number at most
+      const wrapped = scene.columns > 1;
+      const room = wrapped ? GUTTER * view.k - 4 : 200; // beside a column there is room for a number at most
       ctx.fillStyle = theme.muted;
       ctx.textAlign = "right";
       paintText(
@@ -123,9 +123,9 @@ export function paintOverlays(r, boxes) {
       .filter(([, loud]) => loud || grow < 4)
       .slice(0, grow > 3 ? 1 : 3)
       .forEach(([mark, loud], i) => {
-        const round = 7.5 * grow,
-          cx = x + w - (b.kind === "node" ? 2 : 10) - i * (round * 2 + 2),
-          cy = y - (b.kind === "node" ? 3 : 0);
+        const round = 7.5 * grow;
+        const cx = x + w - (b.kind === "node" ? 2 : 10) - i * (round * 2 + 2);
+        const cy = y - (b.kind === "node" ? 3 : 0);
         ctx.beginPath();
         ctx.arc(cx, cy, round, 0, 7);
         ctx.fillStyle = loud ? theme["c-alarm"] : theme.box;
@@ -148,7 +148,7 @@ function outline(r, b, o) {
 
 function pill(r, text, x, y) {
   const { ctx, theme } = r;
-  ctx.font = "600 10.5px " + theme.ui;
+  ctx.font = `600 10.5px ${theme.ui}`;
   const w = Math.max(16, ctx.measureText(text).width + 9);
   ctx.fillStyle = theme.hit;
   ctx.beginPath();

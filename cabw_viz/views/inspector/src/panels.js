@@ -53,7 +53,7 @@ export function showPanel(ins) {
       },
       label,
       counts[key]?.[0]
-        ? h("span.cabw-count" + (counts[key][1] ? "." + counts[key][1] : ""), null, number(counts[key][0]))
+        ? h(`span.cabw-count${counts[key][1] ? `.${counts[key][1]}` : ""}`, null, number(counts[key][0]))
         : null,
     );
   const focus = focused(ins);

@@ -47,8 +47,8 @@ export const meter = (share, colour) => {
 export function reach(cone, [up, down] = ["towards the loss", "towards the leaves"]) {
   if (!cone) return null;
   return [
-    h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, " " + up)),
-    h("div", null, h("i.cabw-reach.down"), plural(cone.down, "descendant"), h("span.muted", null, " " + down)),
+    h("div", null, h("i.cabw-reach"), plural(cone.up, "ancestor"), h("span.muted", null, ` ${up}`)),
+    h("div", null, h("i.cabw-reach.down"), plural(cone.down, "descendant"), h("span.muted", null, ` ${down}`)),
   ];
 }
 

@@ -122,8 +122,8 @@ export class Renderer {
   }
 
   hit(sx, sy) {
-    const [x, y] = this.toWorld(sx, sy),
-      inside = (b) => x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + b.h;
+    const [x, y] = this.toWorld(sx, sy);
+    const inside = (b) => x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + b.h;
     const leaf = this.scene.visible(y, y, x, x).find(inside);
     if (leaf?.kind === "stack") {
       const cell = cells(leaf).find((c) => x >= c.x && x < c.x + c.w + 2 && y >= c.y - 4 && y <= c.y + c.h + 14);
@@ -136,11 +136,11 @@ export class Renderer {
 
   /** What a reader of the picture can tell apart now, `most` at most: open groups in sight, then boxes once they have a mark. */
   inSight(most) {
-    const { view, scene } = this,
-      top = view.y,
-      bottom = top + this.h / view.k,
-      left = view.x,
-      right = left + this.w / view.k;
+    const { view, scene } = this;
+    const top = view.y;
+    const bottom = top + this.h / view.k;
+    const left = view.x;
+    const right = left + this.w / view.k;
     const frames = scene
       .frames(top, bottom, left, right, view.k < LOD.round ? 2 : 255)
       .filter((b) => b.h * view.k > 18);
@@ -158,20 +158,20 @@ export class Renderer {
     this.grow = Math.max(1, Math.min(1.25, 9.5 / 12 / view.k)); // text stays readable a little longer than boxes do
     this.t = age >= 1 ? 1 : 1 - (1 - age) ** 3;
     if (age >= 1) this.from = null;
-    const top = view.y,
-      bottom = view.y + this.h / view.k,
-      left = view.x,
-      right = view.x + this.w / view.k;
+    const top = view.y;
+    const bottom = view.y + this.h / view.k;
+    const left = view.x;
+    const right = view.x + this.w / view.k;
     ctx.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     ctx.fillStyle = theme.sunken;
     ctx.fillRect(0, 0, this.w, this.h);
-    const k = view.k * this.ratio,
-      world = () => ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
+    const k = view.k * this.ratio;
+    const world = () => ctx.setTransform(k, 0, 0, k, -view.x * k, -view.y * k);
     const tiled = view.k < LOD.marks && scene.leaves.length > TILED && !this.from;
     this.complete = !tiled || this.tiles.draw(ctx, view, this.w, this.h, this.ratio);
     world();
-    const all = [-Infinity, Infinity, -Infinity, Infinity],
-      part = this.from ? all : [top, bottom, left, right];
+    const all = [-Infinity, Infinity, -Infinity, Infinity];
+    const part = this.from ? all : [top, bottom, left, right];
     const boxes = tiled
       ? scene.badged.filter((b) => b.y <= bottom && b.y + b.h >= top).slice(0, 400)
       : scene.visible(...part);
@@ -197,8 +197,8 @@ export class Renderer {
     ctx.fillRect(left, top, right - left, bottom - top);
     for (const b of scene.frames(top, bottom, left, right)) if (b.w * k > 4) paintFrame(this, b);
     if (k > 0.02) paintEdges(this, top, bottom, left, right);
-    const { hits } = this.state,
-      found = [];
+    const { hits } = this.state;
+    const found = [];
     for (const b of scene.visible(top, bottom, left, right)) {
       paintBox(this, b);
       if (hits?.[b.item.index]) found.push(b);

@@ -40,8 +40,8 @@ export class Scene {
     return new Box(this, i);
   }
   box(key) {
-    const item = this.graph.item(key),
-      i = item ? this.at[item.index] : -1;
+    const item = this.graph.item(key);
+    const i = item ? this.at[item.index] : -1;
     return i >= 0 ? this.view(i) : undefined;
   }
   homeOf(node) {
@@ -73,15 +73,15 @@ export class Scene {
 
   /** Closed boxes in a part of the world, by rows of height. */
   visible(top, bottom, left, right) {
-    const out = [],
-      rows = this.rowAt.length - 1,
-      from = Math.max(0, Math.min(rows, Math.floor((top - this.tallest) / ROW))),
-      to = Math.max(0, Math.min(rows, Math.floor(bottom / ROW) + 1)),
-      { place, size, leaves } = this;
+    const out = [];
+    const rows = this.rowAt.length - 1;
+    const from = Math.max(0, Math.min(rows, Math.floor((top - this.tallest) / ROW)));
+    const to = Math.max(0, Math.min(rows, Math.floor(bottom / ROW) + 1));
+    const { place, size, leaves } = this;
     for (let k = this.rowAt[from]; k < this.rowAt[to]; k++) {
-      const i = leaves[k],
-        x = place[2 * i],
-        y = place[2 * i + 1];
+      const i = leaves[k];
+      const x = place[2 * i];
+      const y = place[2 * i + 1];
       if (y <= bottom && y + size[2 * i + 1] >= top && x <= right && x + size[2 * i] >= left) out.push(this.view(i));
     }
     return out;
@@ -89,11 +89,11 @@ export class Scene {
 
   /** Open frames in a part of the world, outermost first; `most` is the depth to go down to. */
   frames(top, bottom, left, right, most = 255) {
-    const out = [],
-      { place, size, depth } = this;
+    const out = [];
+    const { place, size, depth } = this;
     for (const i of this.open) {
-      const x = place[2 * i],
-        y = place[2 * i + 1];
+      const x = place[2 * i];
+      const y = place[2 * i + 1];
       if (depth[i] <= most && y <= bottom && y + size[2 * i + 1] >= top && x <= right && x + size[2 * i] >= left)
         out.push(this.view(i));
     }
@@ -112,9 +112,9 @@ export class Scene {
 
   /** Which boxes one arrow key away from which: along edges, whatever groups they cross. */
   next(key, direction) {
-    const box = this.box(key),
-      rows = this.graph[direction],
-      out = new Set();
+    const box = this.box(key);
+    const rows = this.graph[direction];
+    const out = new Set();
     if (!box) return out;
     for (const n of box.item.nodes || [box.item])
       for (let k = rows.at[n.index]; k < rows.at[n.index + 1]; k++) {

@@ -28,8 +28,8 @@ export function segment(label, options, value, changed) {
   el.addEventListener("keydown", (e) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
     if (!by) return;
-    const all = [...el.children],
-      to = all[(all.indexOf(e.target) + by + all.length) % all.length];
+    const all = [...el.children];
+    const to = all[(all.indexOf(e.target) + by + all.length) % all.length];
     e.preventDefault();
     to.focus();
     to.click();

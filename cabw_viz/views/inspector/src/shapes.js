@@ -23,14 +23,14 @@ function worth(nodes) {
 
 /** One cell per repeated block on a folded stack. */
 export function cells(b) {
-  const all = b.item.children,
-    step = (b.w - 20) / all.length;
+  const all = b.item.children;
+  const step = (b.w - 20) / all.length;
   return all.map((group, i) => ({ key: group.key, group, x: b.x + 10 + i * step, y: b.y + 42, w: step - 2, h: 6 }));
 }
 
 export function tag(ctx, x, y, w, h) {
-  const r = 4,
-    p = h / 2.6;
+  const r = 4;
+  const p = h / 2.6;
   ctx.moveTo(x + r, y);
   ctx.lineTo(x + w - p, y);
   ctx.lineTo(x + w, y + h / 2);
@@ -46,10 +46,10 @@ export function tag(ctx, x, y, w, h) {
 export function curve(path, p, straight) {
   path.moveTo(p[0], p[1]);
   for (let i = 2; i < p.length; i += 2) {
-    const x0 = p[i - 2],
-      y0 = p[i - 1],
-      x1 = p[i],
-      y1 = p[i + 1];
+    const x0 = p[i - 2];
+    const y0 = p[i - 1];
+    const x1 = p[i];
+    const y1 = p[i + 1];
     if (straight || Math.abs(x0 - x1) < 0.5) path.lineTo(x1, y1);
     else {
       const m = (y0 + y1) / 2;

@@ -78,8 +78,8 @@ export class Sheet {
     this.arrow.push(arrow ? 1 : 0);
   }
   copy(flat, dx, dy, depth) {
-    const points = this.points.length,
-      pairs = this.pairs.length;
+    const points = this.points.length;
+    const pairs = this.pairs.length;
     this.item.append(flat.item);
     this.kind.append(flat.kind);
     this.place.shifted(flat.place, dx, dy);

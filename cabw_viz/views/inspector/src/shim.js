@@ -27,7 +27,7 @@ export class Shim {
   save_changes() {
     const names = [...this.#changed];
     this.#changed.clear();
-    for (const name of names) for (const f of this.#listeners.get("change:" + name) || []) f();
+    for (const name of names) for (const f of this.#listeners.get(`change:${name}`) || []) f();
   }
   async send({ type }) {
     const value = await this.#lazy[type]?.(this);

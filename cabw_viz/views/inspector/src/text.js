@@ -2,8 +2,8 @@
 import { markPath } from "./encode.js";
 
 export function paintMark(r, name, x, y, size, colour) {
-  const { ctx } = r,
-    id = name + size.toFixed(1);
+  const { ctx } = r;
+  const id = name + size.toFixed(1);
   if (!r.paths.has(id)) {
     const [how, d] = markPath(name, size);
     r.paths.set(id, [how, new Path2D(d)]);
@@ -32,14 +32,14 @@ export function paintText(r, text, x, y, room, font) {
   if (!cut) {
     let s = text.length > 400 ? text.slice(0, 400) : text;
     if (ctx.measureText(s).width > room) {
-      let lo = 0,
-        hi = s.length;
+      let lo = 0;
+      let hi = s.length;
       while (lo < hi) {
         const mid = (lo + hi + 1) >> 1;
-        if (ctx.measureText(s.slice(0, mid) + "…").width <= room) lo = mid;
+        if (ctx.measureText(`${s.slice(0, mid)}…`).width <= room) lo = mid;
         else hi = mid - 1;
       }
-      s = s.slice(0, lo) + "…";
+      s = `${s.slice(0, lo)}…`;
     }
     cut = [s, ctx.measureText(s).width];
     if (r.clipped.size > 20000) r.clipped.clear();

@@ -47,9 +47,9 @@ export function followTheme(el, changed) {
     const host = getComputedStyle(el).getPropertyValue("--jp-layout-color1").trim();
     const dark = host ? luminance(toRgb(host)) < 0.4 : (named() ?? system.matches);
     el.dataset.theme = dark ? "dark" : "light";
-    const style = getComputedStyle(el),
-      theme = { name: el.dataset.theme };
-    for (const t of TOKENS) theme[t] = style.getPropertyValue("--" + t).trim();
+    const style = getComputedStyle(el);
+    const theme = { name: el.dataset.theme };
+    for (const t of TOKENS) theme[t] = style.getPropertyValue(`--${t}`).trim();
     for (const t of TOKENS.slice(0, -3))
       if (!/^#[0-9a-f]{6}$/i.test(theme[t])) theme[t] = `rgb(${toRgb(theme[t]).join(",")})`; // color-mix() and the like
     theme.tint = Number(theme.tint);

@@ -40,8 +40,8 @@ export class Tooltip {
     );
     this.el.hidden = false;
     const { offsetWidth: w, offsetHeight: tall } = this.el;
-    this.el.style.left = Math.max(4, p[0] + 14 + w > renderer.w - 6 ? p[0] - w - 10 : p[0] + 14) + "px";
-    this.el.style.top = Math.max(4, Math.min(p[1] + 16, renderer.h - tall - 6)) + "px";
+    this.el.style.left = `${Math.max(4, p[0] + 14 + w > renderer.w - 6 ? p[0] - w - 10 : p[0] + 14)}px`;
+    this.el.style.top = `${Math.max(4, Math.min(p[1] + 16, renderer.h - tall - 6))}px`;
   }
 
   #ofGroup(g) {

@@ -31,8 +31,8 @@ export function listen(ins) {
   for (const part of Object.keys(FINDINGS)) on[part] = () => found(ins, part);
   for (const name of TWO_WAY) on[name] = () => set(ins, name, model.get(name));
   for (const [name, f] of Object.entries(on)) {
-    model.on("change:" + name, f);
-    ins.stop.push(() => model.off("change:" + name, f));
+    model.on(`change:${name}`, f);
+    ins.stop.push(() => model.off(`change:${name}`, f));
   }
 }
 

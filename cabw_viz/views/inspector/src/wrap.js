@@ -5,8 +5,8 @@ export const GUTTER = 150;
 
 /** A long spine set like a newspaper: cut between boxes into columns that fill `aspect` best. Frames and edges over a cut are split. */
 export function wrap(scene, aspect) {
-  const { item, kind, place, size, depth, points, pointsAt, pairs, pairsAt, arrow, w, h } = scene,
-    stride = w + GUTTER;
+  const { item, kind, place, size, depth, points, pointsAt, pairs, pairsAt, arrow, w, h } = scene;
+  const stride = w + GUTTER;
   const zoom = (c) => Math.min(aspect / (c * stride), c / h); // for a window of `aspect` by 1
   let count = 1;
   while (count < 400 && zoom(count + 1) > zoom(count)) count++;
@@ -27,8 +27,8 @@ export function wrap(scene, aspect) {
   }
   cuts.push(Infinity);
   const columnAt = (y) => {
-    let lo = 0,
-      hi = cuts.length - 2;
+    let lo = 0;
+    let hi = cuts.length - 2;
     while (lo < hi) {
       const mid = (lo + hi + 1) >> 1;
       if (cuts[mid] <= y) lo = mid;
@@ -39,26 +39,26 @@ export function wrap(scene, aspect) {
   const sheet = new Sheet();
   let tall = 0;
   for (let i = 0; i < item.length; i++) {
-    const x = place[2 * i],
-      y = place[2 * i + 1],
-      bw = size[2 * i],
-      bh = size[2 * i + 1];
+    const x = place[2 * i];
+    const y = place[2 * i + 1];
+    const bw = size[2 * i];
+    const bh = size[2 * i + 1];
     for (let c = columnAt(y); c < cuts.length - 1 && cuts[c] < y + bh - 1; c++) {
-      const top = Math.max(y, cuts[c]),
-        bottom = Math.min(y + bh, cuts[c + 1]);
+      const top = Math.max(y, cuts[c]);
+      const bottom = Math.min(y + bh, cuts[c + 1]);
       sheet.box(item[i], kind[i], x + c * stride, top - cuts[c], bw, bottom - top, depth[i]);
       tall = Math.max(tall, bottom - cuts[c]);
     }
   }
   for (let e = 0; e < arrow.length; e++) {
-    const p = points.subarray(pointsAt[e], pointsAt[e + 1]),
-      own = pairs.subarray(pairsAt[e], pairsAt[e + 1]);
-    let c = columnAt(p[1]),
-      piece = [p[0], p[1]];
+    const p = points.subarray(pointsAt[e], pointsAt[e + 1]);
+    const own = pairs.subarray(pairsAt[e], pairsAt[e + 1]);
+    let c = columnAt(p[1]);
+    let piece = [p[0], p[1]];
     for (let k = 2; k < p.length; k += 2) {
       while (p[k + 1] > cuts[c + 1]) {
-        const t = (cuts[c + 1] - p[k - 1]) / (p[k + 1] - p[k - 1]),
-          x = p[k - 2] + (p[k] - p[k - 2]) * Math.max(0, t);
+        const t = (cuts[c + 1] - p[k - 1]) / (p[k + 1] - p[k - 1]);
+        const x = p[k - 2] + (p[k] - p[k - 2]) * Math.max(0, t);
         piece.push(x, cuts[c + 1]);
         sheet.edge(piece, c * stride, -cuts[c], null, null, own, false);
         piece = [x, cuts[c + 1]];

@@ -58,7 +58,7 @@ function paint(ins, canvas, nodes, at) {
     const power = e === Infinity ? TOP : Math.max(FLOOR, Math.min(TOP, Math.log10(e)));
     return height - BOTTOM - 14 - ((power - FLOOR) / (TOP - FLOOR)) * (height - BOTTOM - 22);
   };
-  c.font = "10.5px " + t.ui;
+  c.font = `10.5px ${t.ui}`;
   c.textBaseline = "middle";
   c.textAlign = "right";
   for (const [value, label] of [

@@ -56,7 +56,7 @@ function line(ins, code, i, picked, hits) {
   const css = (picked.has(node) ? ".on" : "") + (node && hits.has(node.id) ? ".hit" : "");
   const onclick = () => node && ins.reveal(node.key);
   return h(
-    "button" + css,
+    `button${css}`,
     { tabIndex: -1, title: node ? `${node.name.slice(0, 200)} #${node.id}` : "", onclick },
     h("i", null, String(i + 1)),
     target ? `${name} = ` : name,

@@ -13,13 +13,8 @@ export function source(ins, n) {
   const [short, full, text, first, around] = n.line;
   const line = Number(short.slice(short.lastIndexOf(":") + 1));
   const rows = around ? around.map((code, i) => [first + i, code]) : text ? [[line, text]] : [];
-  const row = ([number, code]) =>
-    h(
-      "div" + (number === line ? ".on" : ""),
-      null,
-      h("span", null, String(number)),
-      h("span", { title: code }, code || " "),
-    );
+  const row = ([at, code]) =>
+    h(`div${at === line ? ".on" : ""}`, null, h("span", null, String(at)), h("span", { title: code }, code || " "));
   return h(
     "div",
     null,
@@ -37,7 +32,7 @@ export function pathTo(ins, n) {
   if (!parameters.length) return null;
   const names = h(
     "datalist",
-    { id: ins.prefix + "below" },
+    { id: `${ins.prefix}below` },
     parameters.slice(0, 500).map((p) => h("option", { value: p.parameter })),
   );
   const input = h("input.cabw-input", {
@@ -181,7 +176,7 @@ export function operators(ins, n) {
   const show = h("button.cabw-link", { onclick: () => ins.setLevel("aten") }, "Show in the graph");
   if (own.length) {
     const rows = own.slice(0, MOST_LINES).map((i) => {
-      const key = "a" + code.columns.ordinal[i];
+      const key = `a${code.columns.ordinal[i]}`;
       const [name, target, rest] = statement(code.lines[i].slice(0, 300));
       return h(
         "button.cabw-one",

@@ -17,7 +17,7 @@ export function groupParts(ins, g) {
   const list = g.children.length ? [...g.children, ...g.own] : g.nodes;
   const parameters = nodes.filter((n) => n.parameter).length;
   return [
-    h("h2.clip", null, h("bdi", null, g.module || g.name), h("span.muted.cabw-light", null, "  " + g.cls)),
+    h("h2.clip", null, h("bdi", null, g.module || g.name), h("span.muted.cabw-light", null, `  ${g.cls}`)),
     g.parts > 1
       ? h("p.muted", null, `Part ${g.part} of ${g.parts}: the gradient leaves this module and comes back to it.`)
       : null,

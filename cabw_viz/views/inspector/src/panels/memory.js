@@ -81,7 +81,7 @@ function unfolded(ins, open) {
 function line(ins, [g, depth], total) {
   const open = ins.ui.memory;
   const step = () => {
-    open.has(g.path) ? open.delete(g.path) : open.add(g.path);
+    if (!open.delete(g.path)) open.add(g.path);
     ins.refreshPanel();
   };
   return h(
@@ -98,7 +98,7 @@ function line(ins, [g, depth], total) {
         "button.cabw-link.cabw-plain",
         { onclick: () => (g.parent ? ins.reveal(g.key) : ins.select("")) },
         g.part > 1 ? `${g.name} (${g.part})` : g.name,
-        h("span.muted", null, g.cls && g.cls !== g.name ? "  " + g.cls : ""),
+        h("span.muted", null, g.cls && g.cls !== g.name ? `  ${g.cls}` : ""),
       ),
     ),
     meter(ins.held.get(g) / total, "var(--q3)"),

@@ -95,7 +95,7 @@ function read(ins, group) {
     "div.cabw-read",
     null,
     node
-      ? h("div", null, ins.link(node.key, title(node)), h("span.muted", null, "  " + place(ins, node)))
+      ? h("div", null, ins.link(node.key, title(node)), h("span.muted", null, `  ${place(ins, node)}`))
       : h("div", null, at ?? "no node of this backward"),
     [...lines].slice(0, MOST).map(([line, attributes]) => [
       h("div.mono.muted.cabw-wrap.cabw-by", null, line),
@@ -108,7 +108,7 @@ function read(ins, group) {
   );
 }
 
-const tag = (name, count) => h("span.cabw-tag", null, name, h("span.muted", null, "× " + number(count)));
+const tag = (name, count) => h("span.cabw-tag", null, name, h("span.muted", null, `× ${number(count)}`));
 
 function execution(ins, touches) {
   const watched = ins.graph.watched.has("execution");

@@ -1,7 +1,7 @@
 /** The selected item; without a selection what was found in the whole capture. */
 import { h, mark, plural, shape } from "../dom.js";
 import { bytes, differs, duration, error } from "../encode.js";
-import { ALARM, facts, heading, kindMark, reach } from "../parts.js";
+import { ALARM, facts, kindMark, reach } from "../parts.js";
 import { baked, graphCode, hooks, lifted, links, operators, pathTo, saved, source } from "./details.js";
 import { groupParts } from "./group.js";
 import { matches, overview } from "./overview.js";
@@ -39,7 +39,7 @@ function opParts(ins, op) {
         "h2.clip",
         { title: op.name.slice(0, 2000) },
         h("bdi", null, op.operator),
-        h("span.muted", null, "  " + op.name),
+        h("span.muted", null, `  ${op.name}`),
       ),
     ),
     facts([
@@ -118,7 +118,7 @@ function head(ins, n) {
         "h2.clip",
         { title: n.name.slice(0, 2000) },
         h("bdi", null, n.name || "(no name)"),
-        h("span.muted", null, "  #" + n.id),
+        h("span.muted", null, `  #${n.id}`),
       ),
     ),
     tags.length ? h("div.cabw-tags", null, tags) : null,

@@ -40,7 +40,7 @@ export function matches(ins) {
       kindMark(n, 11),
       h("span", null, n.label),
       h("span.muted", null, n.parameter || n.module || ""),
-      h("span.muted", null, n.base ? "#" + n.base.id : ""),
+      h("span.muted", null, n.base ? `#${n.base.id}` : ""),
     );
   };
   return h(
@@ -134,7 +134,7 @@ function parity(ins) {
         parameters.length ? `${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ` : null,
       ]
         .filter(Boolean)
-        .map((words) => words + ".")
+        .map((words) => `${words}.`)
         .join(" "),
       onclick: see(first.key),
     });
@@ -205,16 +205,16 @@ function slow(ins) {
     const form = ins.colour === "time" || ins.model.get("task")?.what === "times";
     return form ? h("div", null, heading("Time"), taskForm(ins, "times", "The nodes have not been timed.")) : null;
   }
-  const worst = graph.list.reduce((a, b) => (b.seconds > (a?.seconds ?? -1) ? b : a), null);
-  if (!worst) return null;
+  const slowest = graph.list.reduce((a, b) => (b.seconds > (a?.seconds ?? -1) ? b : a), null);
+  if (!slowest) return null;
   return finding(ins, {
     icon: "bar3",
     colour: "var(--q3)",
     head: `${duration(timed(graph.list))} in all nodes, the graph run op by op`,
-    text: `The slowest is ${title(worst)}, ${place(ins, worst)}: ${duration(worst.seconds)}.`,
+    text: `The slowest is ${title(slowest)}, ${place(ins, slowest)}: ${duration(slowest.seconds)}.`,
     onclick: () => {
       ins.setColour("time");
-      ins.reveal(worst.key);
+      ins.reveal(slowest.key);
     },
   });
 }

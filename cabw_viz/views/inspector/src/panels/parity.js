@@ -75,7 +75,7 @@ function conditions(ins) {
     ([dtype, rtol, atol]) =>
       `Tolerance for ${dtype.replace("torch.", "")}: ${error(rtol)} relative, ${error(atol)} of the largest element.`,
   );
-  const all = [...words, ...notes.map((note) => sentence(note + "."))];
+  const all = [...words, ...notes.map((note) => sentence(`${note}.`))];
   if (!all.length) return null;
   const details = h(
     "details.cabw-details",
@@ -104,13 +104,13 @@ function diverging(ins) {
       onclick: () => c.node && ins.reveal(c.node.key),
     });
   const made = ([id, text]) =>
-    finding(ins, { icon: "bang", head: text.split(": ")[0], text, onclick: () => ins.reveal("n" + id) });
+    finding(ins, { icon: "bang", head: text.split(": ")[0], text, onclick: () => ins.reveal(`n${id}`) });
   return [
     heading("First divergence", divergence.drifts ? "apart by rounding" : ""),
     culprits.length ? culprits.slice(0, MOST).map(step) : h("p", null, divergence.summary),
     culprits.length > MOST ? h("p.muted", null, `${number(culprits.length - MOST)} more steps are at fault.`) : null,
     divergence.nonfinite.map(made),
-    divergence.notes.map((note) => h("p.muted", null, sentence(note + "."))),
+    divergence.notes.map((note) => h("p.muted", null, sentence(`${note}.`))),
     taskForm(ins, "divergence"),
     divergence.compared ? [heading("Error at each node, in backward order", "relative"), chart(ins)] : null,
   ];
@@ -146,7 +146,7 @@ function change(ins, ui, values) {
 function columns(ins, ui) {
   const column = (key, text, css = "") =>
     h(
-      "button" + css,
+      `button${css}`,
       { onclick: () => change(ins, ui, { by: ui.by === key ? "order" : key }), title: "Sort" },
       text + (ui.by === key ? " ↓" : ""),
     );
@@ -212,7 +212,7 @@ function line(ins, row, picked) {
     mark(row.good ? MARKS[row.verdict] : "differ", row.good ? "var(--c-equal)" : ALARM, 11),
     h("span.cabw-name", null, nameParts(row.name)),
     row.relative ? meter(share, `var(--${level})`) : h("span"),
-    h("span.num" + (row.good ? ".muted" : ""), null, row.rel === null ? row.verdict : error(row.rel)),
+    h(`span.num${row.good ? ".muted" : ""}`, null, row.rel === null ? row.verdict : error(row.rel)),
     h("span.num.muted", null, error(row.abs)),
     h("span.cabw-sr", null, words),
   );
