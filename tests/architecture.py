@@ -199,7 +199,7 @@ def _private_torch_names(module: Module) -> Iterator[str]:
     """Private names reached by import, by attribute, or by name (`getattr(torch.autograd, "_x")`)."""
     for found in imports(module):
         if _is_private(found.target):
-            yield module.at(found.line, f"private name of torch outside {ADAPTER}.py: {found.target}")
+            yield module.at(found.line, f"private name of torch outside {ADAPTER}: {found.target}")
         elif found.target.startswith("torch.") and found.target.endswith(".*"):
             yield module.at(found.line, f"`from {found.target[:-2]} import *` hides which names of torch are used")
     known = _torch_aliases(module)
@@ -212,7 +212,7 @@ def _private_torch_names(module: Module) -> Iterator[str]:
             if holder and isinstance(name, ast.Constant):
                 path = f"{holder}.{name.value}"
         if path and _is_private(path):
-            yield module.at(node.lineno, f"private name of torch outside {ADAPTER}.py: {path}")
+            yield module.at(node.lineno, f"private name of torch outside {ADAPTER}: {path}")
 
 
 def _torch_aliases(module: Module) -> dict[str, str]:

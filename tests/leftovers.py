@@ -18,7 +18,7 @@ from torch._dynamo.callback import callback_handler
 from torch.utils import _python_dispatch
 
 ENGINE = torch._C._dynamo.compiled_autograd
-DOOR = torch.autograd.graph._engine_run_backward
+ENTRY = torch.autograd.graph._engine_run_backward
 """PyTorch's own function, if this module was imported before anything replaced it; `found` checks that too."""
 TRACER = dict(vars(compiled_autograd.AutogradCompilerInstance))
 MODULE_CALL = torch.nn.Module.__call__
@@ -36,7 +36,7 @@ def _states() -> Iterator[tuple[str, bool]]:
     yield "torch.autograd._engine_run_backward is not PyTorch's own", _is_replaced(torch.autograd._engine_run_backward)
     yield (
         "torch.autograd.graph._engine_run_backward is not PyTorch's own",
-        _is_replaced(DOOR) or _is_replaced(torch.autograd.graph._engine_run_backward),
+        _is_replaced(ENTRY) or _is_replaced(torch.autograd.graph._engine_run_backward),
     )
     yield "a method of AutogradCompilerInstance is not PyTorch's own", _tracer() != TRACER
     yield "torch.nn.Module.__call__ is not PyTorch's own", torch.nn.Module.__call__ is not MODULE_CALL
@@ -96,7 +96,7 @@ def _gradient_is_wrong() -> Iterator[str]:
 
 def removed() -> None:
     """Puts back what Python can reach; modes and contexts of others stay."""
-    torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward = DOOR
+    torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward = ENTRY
     torch.nn.Module.__call__ = MODULE_CALL
     eval_frame._maybe_set_eval_frame, eval_frame._TorchDynamoContext.__call__ = SWITCH, COMPILE
     if TRACE_FRAME is not None:

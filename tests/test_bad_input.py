@@ -171,7 +171,7 @@ def test_a_signature_that_is_not_the_expected_one(monkeypatch):
     assert torch.__version__ in error.value.seen
 
 
-def test_a_door_that_is_gone(monkeypatch):
+def test_an_engine_entry_that_is_gone(monkeypatch):
     monkeypatch.delattr(torch.autograd, "_engine_run_backward")
     with pytest.raises(CabwError, match="_engine_run_backward"):
         torch_adapter.check.__wrapped__()

@@ -135,7 +135,7 @@ def test_an_only_that_raises_leaves_the_backward_alone():
     assert list(session.events["outcome"]) == ["bypassed"]
 
 
-def test_a_door_called_in_an_unknown_way_still_opens():
+def test_an_engine_entry_called_in_an_unknown_way_still_runs():
     net = model()
     expected = eager_gradients(net)
     loss = net(data()).square().sum()
@@ -391,11 +391,11 @@ def raise_after(loss, error):
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, Boom])
 def test_leaving_the_block_by_an_exception_restores_everything(error):
-    door = torch.autograd._engine_run_backward
+    entry = torch.autograd._engine_run_backward
     net = model()
     with pytest.raises(error), cabw_viz.capture(net):
         raise_after(net(data()).sum(), error)
-    assert torch.autograd._engine_run_backward is door
+    assert torch.autograd._engine_run_backward is entry
 
 
 @pytest.mark.parametrize("callback", ["set_node_origin", "apply_functional", "validate_outputs", "accumulate_grad"])
@@ -654,7 +654,7 @@ def test_a_block_in_a_block_is_refused_and_the_outer_goes_on():
         pass
 
 
-def test_another_tools_door_on_top_of_ours_is_left_in_place():
+def test_another_tools_patch_on_top_of_ours_is_left_in_place():
     net = model()
     calls = []
     original = torch.autograd._engine_run_backward

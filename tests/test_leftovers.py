@@ -42,10 +42,10 @@ def scaled_backward():
     """An engine whose every result is a little off."""
     real = torch.autograd._engine_run_backward
 
-    def door(roots, gradients, *rest, **keywords):
+    def entry(roots, gradients, *rest, **keywords):
         return real(roots, tuple(gradient * 1.001 for gradient in gradients), *rest, **keywords)
 
-    with replaced(torch.autograd, "_engine_run_backward", door):
+    with replaced(torch.autograd, "_engine_run_backward", entry):
         yield
 
 

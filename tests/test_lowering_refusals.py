@@ -98,9 +98,9 @@ def test_an_op_without_a_fake_kernel_is_named():
     assert_same_as_the_run(capture, lowered.gradients())
 
 
-def test_a_refusal_leaves_the_door_as_it_was():
+def test_a_refusal_leaves_the_engine_entry_as_it_was():
     """The one through which every backward enters the engine is guarded during a trace."""
-    door = torch.autograd._engine_run_backward
+    entry = torch.autograd._engine_run_backward
 
     @torch.enable_grad()
     def again(g):
@@ -109,7 +109,7 @@ def test_a_refusal_leaves_the_door_as_it_was():
     capture = hooked(again)
     with pytest.raises(CabwError, match=r"MulBackward0 \(#3\), graph node call_hook: .*accumulates into \.grad"):
         capture.lower()
-    assert torch.autograd._engine_run_backward is door
+    assert torch.autograd._engine_run_backward is entry
 
 
 def test_hooks_may_be_dropped_or_refused():
@@ -395,12 +395,12 @@ def test_lowering_writes_nothing():
         model(x).sum().backward()
     before = [p.grad.clone() for p in model.parameters()]
     versions = [p._version for p in model.parameters()]
-    state, door = torch.get_rng_state(), torch.autograd._engine_run_backward
+    state, entry = torch.get_rng_state(), torch.autograd._engine_run_backward
     session[0].lower()
     assert all(map(torch.equal, before, [p.grad for p in model.parameters()]))
     assert versions == [p._version for p in model.parameters()]
     assert torch.equal(state, torch.get_rng_state())
-    assert torch.autograd._engine_run_backward is door
+    assert torch.autograd._engine_run_backward is entry
     with torch.no_grad():
         x.mul_(2)
     with pytest.raises(CabwError, match="changed in place since the backward was captured"):

@@ -239,7 +239,7 @@ def test_the_dtypes_numbers_are_pytorchs():
             if entry is not None
         ]
         assert number in {entry[0][3] for entry in metadata}, dtype
-        changed = torch_adapter.with_output_dtypes(metadata, lambda _: torch.float64)
+        _, changed = torch_adapter.with_output_dtypes((None, metadata), lambda _: torch.float64)
         assert {entry[0][3] for entry in changed} == {7}
         assert [entry[1] for entry in changed] == [entry[1] for entry in metadata]
 

@@ -26,7 +26,7 @@ from tests import records
 from tests.definitions import MODELS
 
 pytestmark = pytest.mark.skipif(
-    not torch_adapter.TELLS_PACKED, reason="this torch does not tell which saved tensors are packed, so none are read"
+    not torch_adapter.DETECTS_PACKED, reason="this torch does not tell which saved tensors are packed, so none are read"
 )
 
 

@@ -139,7 +139,7 @@ def test_autograd_nodes_agree_with_an_independent_walk(name, monkeypatch):
     captured = Captured()
     observe(name, around=captured, steps=1)
     monkeypatch.undo()
-    # The door is passed twice for each captured call, by the trace and by the user's own; the first is compared.
+    # The engine runs twice for each captured call, for the trace and for the user; the first run is compared.
     expected = {id(roots): nodes for roots, nodes in reversed(seen)}
     for capture in captured.session:
         record = capture.record

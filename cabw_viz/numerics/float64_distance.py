@@ -177,7 +177,7 @@ def _tf32(record: CaptureRecord, devices: set[str]) -> bool:
     return products or (of_convolutions and convolutions)
 
 
-class PerturbedResults(torch_adapter.UnnoticedMode):
+class PerturbedResults(torch_adapter.InfraMode):
     """Changes what operators give as rounding to a precision might: each element at random, by half a unit at most.
 
     Args:

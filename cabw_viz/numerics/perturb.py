@@ -12,7 +12,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.numerics.tolerance import TOLERANCES
 
 
-class Rounding(torch_adapter.UnnoticedMode):
+class Rounding(torch_adapter.InfraMode):
     """Changes each new tensor that a gradient depends on by the precision of its dtype, up or down at random.
 
     So another kernel might have rounded it. What that changes in a gradient is what rounding may change in it: next to

@@ -33,7 +33,7 @@ class Auditing(GradientCollector):
         """Run one call, its reads noted and its tensors watched."""
         assert self.current is not None  # set by run_node
         row = self.rows[self.current.name]
-        if torch_adapter.takes_plain_tensors(target):
+        if torch_adapter.is_aot_prologue(target):
             args, kwargs = unwatched(args), unwatched(kwargs)
         with self.watch.reading(row.ordinal, row.autograd_node, Auditing.call_function.__code__):
             result = super().call_function(target, args, kwargs)

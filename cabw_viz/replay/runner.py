@@ -58,13 +58,12 @@ class GradientCollector(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call; see the class for what is treated apart."""
         if target is torch_adapter.call_accumulate_grad:
-            return self._collect(args[-2])  # (variable[, old gradient], gradient, has_post_hooks)
+            return self._collect(torch_adapter.accumulated_gradient(args))
         if target is torch_adapter.call_cpp_tensor_pre_hooks:
-            return self._collect(args[1])
-        if target is torch_adapter.call_hook:
-            kind = kwargs.get("hook_type")
-            if kind == "post_acc_grad_hook" or (self.hooks == "drop" and kind != "unpack_hook"):
-                return args[1]
+            return self._collect(torch_adapter.hook_input(args))
+        kind = torch_adapter.hook_type(target, kwargs)
+        if kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and self.hooks == "drop"):
+            return torch_adapter.hook_input(args)
         return super().call_function(target, args, kwargs)
 
     def place(self) -> str:

@@ -62,7 +62,7 @@ class Watch:
         """Something was read now."""
         if not self.active or self._stop is None:
             return
-        whose, where = responsible_frame(sys._getframe(1), self._stop, torch_adapter.only_passes_on)  # noqa: SLF001  # documented
+        whose, where = responsible_frame(sys._getframe(1), self._stop, torch_adapter.is_call_wrapper)  # noqa: SLF001  # documented
         by: Toucher = "user" if whose == "user" else "kernel"
         for attribute in attributes:
             self._seen[(*self._node, attribute, by, where)] += 1
@@ -123,7 +123,7 @@ class WatchedTensor(torch.Tensor):
                 expected="plain tensors: a subclass has a behaviour of its own, which watching would replace",
                 try_="cap.replay() and cap.parity(), which run on the tensors as they are",
             )
-        made: Self = torch_adapter.wrapper(cls, real)
+        made: Self = torch_adapter.wrapper_tensor(cls, real)
         made.real_tensor, made.reports_to = real, watch
         return made
 

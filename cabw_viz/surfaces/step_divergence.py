@@ -85,4 +85,4 @@ def _found(plan: Plan, call: int, backend: Any) -> Iterator[str]:
     finally:
         state.put_back()
         random.restore()
-        torch_adapter.forget_compiled_code()
+        torch_adapter.reset_dynamo()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import BackwardCall
 from cabw_viz.runtime.stack_frames import source_location
@@ -18,8 +19,8 @@ Only = int | slice | Callable[[BackwardCall], bool] | None
 """Which backward calls a block captures: all, one, a range, or those a function picks."""
 
 NOTHING_BEFORE = re.compile(r"GraphRoot \(NodeCall 0\) with key size \d+, previous key sizes=\[\]")
-_ON_THE_WAY = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
-"""The folders whose frames lie between the user's code and the door."""
+_BELOW_USER_CODE = tuple(str(Path(file).parent) for file in (__file__, torch_adapter.__file__, torch.__file__))
+"""The folders whose frames lie between the user's code and the engine's entry."""
 
 
 def describe(call: EngineCall, index: int | None) -> BackwardCall:
@@ -29,9 +30,9 @@ def describe(call: EngineCall, index: int | None) -> BackwardCall:
 
 
 def users_frame() -> str:
-    """The place of the nearest frame that is not on the way from the user's code to the door."""
+    """The place of the nearest frame of the user's code, outwards from the engine's entry."""
     frame = sys._getframe(1)  # noqa: SLF001  # documented, and the one cheap way to a frame
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_ON_THE_WAY):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BELOW_USER_CODE):
         frame = frame.f_back
     return source_location(frame.f_code.co_filename, frame.f_lineno)
 

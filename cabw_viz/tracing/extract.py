@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
-from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind
+from cabw_viz.record.kinds import AutogradKind, GraphKind
 from cabw_viz.record.model import AutogradNode, Edge, GraphNode, Hook, Leaf, LiftedInput, LiftedSize
 from cabw_viz.runtime.capture_state import Arguments
 from cabw_viz.runtime.fx_text import arguments_text
@@ -290,10 +290,10 @@ def _aot_graph(node: AutogradNode, names: Iterable[str]) -> int | None:
 def _hook(node: torch.fx.Node, ordinal: int, hooks: Sequence[Any] | None) -> Hook:
     if node.target is torch_adapter.call_cpp_tensor_pre_hooks:
         return Hook("cpp_tensor_pre_hook", "<C++>", "", ordinal)
-    kind: HookKind = node.kwargs["hook_type"]  # type: ignore[assignment]  # one of PyTorch's five words
-    lifted = node.args[0]
-    index = lifted.args[1] if isinstance(lifted, torch.fx.Node) else None
-    function = hooks[index] if hooks is not None and isinstance(index, int) else None
+    kind = torch_adapter.hook_type(node.target, node.kwargs)
+    assert kind is not None
+    index = torch_adapter.hook_index(node.args)
+    function = hooks[index] if hooks is not None and index is not None else None
     return Hook(kind, *_describe_function(function), ordinal)
 
 

@@ -105,19 +105,20 @@ class Reader:
 
     def _copy_slices_prologue(self, row: GraphNode, node: torch.fx.Node) -> None:
         del row
-        for side, geometry in (("base", node.args[1:4]), ("view", node.args[4:7])):
+        for side, geometry in zip(("base", "view"), torch_adapter.copy_slices_geometry(node.args), strict=True):
             for what, value in zip(("size", "stride", "storage_offset"), geometry, strict=True):
                 self._put(value, by_dimension(f"{side} {what.replace('_', ' ')}"), attribute=what)
 
     def _copy_slices_epilogue(self, row: GraphNode, node: torch.fx.Node) -> None:
         del row
-        self._put(node.args[0], named("needs_input_grad"))
+        self._put(torch_adapter.needs_input_grad(node.args), named("needs_input_grad"))
 
     def _accumulate_grad(self, row: GraphNode, node: torch.fx.Node) -> None:
         del row
-        if len(node.args) == 4:  # since torch 2.13; older graphs take the old gradient from the leaf
-            self._put(node.args[1] is not None, named("accumulates into a .grad"))
-        self._put(node.args[-1], named("has_post_hooks"))
+        accumulates = torch_adapter.has_old_gradient(node.args)
+        if accumulates is not None:
+            self._put(accumulates, named("accumulates into a .grad"))
+        self._put(torch_adapter.has_post_hooks(node.args), named("has_post_hooks"))
 
     def _operator(self, row: GraphNode, node: torch.fx.Node) -> None:
         names = torch_adapter.argument_names(node.target)

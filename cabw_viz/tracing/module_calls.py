@@ -18,7 +18,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +102,7 @@ class ModuleCalls:
         self._open = False
         self._compiling = 0
         self._lock = threading.Lock()
-        self._ends: list[Callable[[], None]] = []
+        self._patches = ExitStack()
         self._original = self._seeing = torch.nn.Module.__call__
 
     # -- coming and going ------------------------------------------------------------------------------------
@@ -113,19 +113,16 @@ class ModuleCalls:
         self._own = self._here.course
         self._original = torch.nn.Module.__call__
         self._seeing = self._noted(self._original)
-        torch_adapter.leave_frame_alone(self._seeing.__code__)
+        torch_adapter.skip_frames_of(self._seeing.__code__)
         self._open = True
-        self._ends = [
-            torch_adapter.around_compilations(self._aside),
-            torch_adapter.at_compile_requests(self._without_us),
-        ]
+        self._patches.enter_context(torch_adapter.wrapped_compilations(self._aside))
+        self._patches.enter_context(torch_adapter.mapped_compile_requests(self._without_us))
         self._put(self._seeing)
 
     def uninstall(self) -> None:
         """End. Where somebody put theirs on top of ours, ours stays underneath and lets all pass."""
         self._open = False
-        while self._ends:
-            self._ends.pop()()
+        self._patches.close()
         self._put(self._original)
 
     def _put(self, function: Callable[..., Any]) -> None:
@@ -194,7 +191,7 @@ class ModuleCalls:
         while todo:
             node = todo.pop()
             seen.add(node)
-            if torch_adapter.number_of(node) is not None:
+            if torch_adapter.sequence_number_of(node) is not None:
                 node.metadata.setdefault(_MARK, course)
                 todo += [below for below, _ in node.next_functions if below is not None and below not in seen]
 
@@ -218,7 +215,7 @@ class ModuleCalls:
         return self._own
 
     def _call_of(self, node: Any) -> tuple[Course, int] | None:
-        number = None if node is None else torch_adapter.number_of(node)
+        number = None if node is None else torch_adapter.sequence_number_of(node)
         course = None if number is None else self._course_of(node)
         if number is None or course is None:
             return None

@@ -92,7 +92,7 @@ class ModuleNames:
         try:
             if module not in self._paths:
                 self.read()  # it may have come to the subject since
-            paths = self._paths.get(module) or self._paths.get(torch_adapter.uncompiled(module))
+            paths = self._paths.get(module) or self._paths.get(torch_adapter.original_module(module))
             if paths:
                 return _nearest(paths, above)
             held = next(_held(caller.module, module), None) if caller is not None else None
@@ -107,7 +107,7 @@ class ModuleNames:
 
 
 def _class_of(module: torch.nn.Module) -> str:
-    return type(torch_adapter.uncompiled(module)).__name__
+    return type(torch_adapter.original_module(module)).__name__
 
 
 def _nearest(paths: list[str], above: str | None) -> str:

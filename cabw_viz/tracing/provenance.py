@@ -70,7 +70,7 @@ class Provenance:
         return replace(node, module=call.name.path, module_class=call.name.cls, visit=call.visit, line=line)
 
     def _line(self, live: Any) -> SourceLine | None:
-        number = torch_adapter.number_of(live)
+        number = torch_adapter.sequence_number_of(live)
         line = None
         if self._lines is not None and number is not None and self._calls.is_own(live):
             line = self._lines.of(number)

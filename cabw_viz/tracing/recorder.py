@@ -1,4 +1,4 @@
-"""One block's door into the engine: what becomes of every backward call that is made in it.
+"""What becomes of every backward call that is made in a block.
 
     _enter
     ├─ _bypass            a call that must not be touched, or that `only=` leaves out
@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -53,7 +54,7 @@ class Traced:
 
 
 class Recorder:
-    """Watches the door while installed.
+    """Handles every backward call at the engine's entry, while installed.
 
     Args:
         subject: names the leaves; see `cabw_viz.capture`.
@@ -91,8 +92,7 @@ class Recorder:
         self._eligible = 0
         self._current = threading.local()
         self._owner = 0
-        self._original: Callable[..., Any] | None = None
-        self._door: Callable[..., Any] | None = None
+        self._patches = ExitStack()
         self._cache_owner: object = None
         self._cache_is_foreign = False
         self._held: list[Held] = []
@@ -100,7 +100,7 @@ class Recorder:
     # -- coming and going ------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Take the door. Raises a CabwError where another block has it."""
+        """Patch the engine's entry. Raises a CabwError inside another block."""
         torch_adapter.check()
         if Recorder._installed is not None:
             raise CabwError(
@@ -109,37 +109,22 @@ class Recorder:
                 try_="leave the outer block first, or drop the inner one and pick its calls with only=",
             )
         self._owner = threading.get_ident()
-        self._original = original = torch_adapter.door()
-
-        def door(*args: Any, **options: Any) -> Any:
-            if Recorder._installed is not self:
-                return original(*args, **options)
-            try:
-                call = EngineCall.parse(original, args, options)
-            except (TypeError, ValueError) as error:  # a torch or a tool that calls the door in a way we do not know
-                warn(f"this backward was not captured: its call could not be read ({error})")
-                return original(*args, **options)
-            return self._enter(call)
-
         torch_adapter.clear_cache()
-        # torch.compile(train_step) would otherwise trace into this function.
-        self._door = torch_adapter.disable_dynamo(door)
-        torch_adapter.set_door(self._door)
         Recorder._installed = self
         try:
+            self._patches.enter_context(torch_adapter.patched_engine_entry(self._parse))
             self.provenance.install()
         except BaseException:
             self.uninstall()
             raise
 
     def uninstall(self) -> None:
-        """Give the door back. Where somebody put theirs on top of ours, ours stays underneath and lets all pass."""
+        """Restore the engine's entry. A patch made by another tool inside the block stays."""
         try:
             self.provenance.uninstall()
         finally:
             Recorder._installed = None
-            if self._original is not None and torch_adapter.door() is self._door:
-                torch_adapter.set_door(self._original)
+            self._patches.close()
             self._clear_cache()
 
     def release(self) -> None:
@@ -150,6 +135,15 @@ class Recorder:
         self.provenance.forget()
 
     # -- one call --------------------------------------------------------------------------------------------
+
+    def _parse(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """What the engine's entry runs for every backward call."""
+        try:
+            call = EngineCall.parse(original, args, options)
+        except (TypeError, ValueError) as error:  # a torch or a tool that calls the entry in an unknown way
+            warn(f"this backward was not captured: its call could not be read ({error})")
+            return original(*args, **options)
+        return self._enter(call)
 
     def _enter(self, call: EngineCall) -> Any:
         reason = self._why_not()
@@ -299,7 +293,10 @@ class Recorder:
         error: BaseException | None
         self._current.attempt = attempt
         try:
-            with torch_adapter.unseen(), torch_adapter.tracing(tracer, self._compiler_fn, dynamic=True) as reasons:
+            with (
+                torch_adapter.trace_isolation(),
+                torch_adapter.tracing(tracer, self._compiler_fn, dynamic=True) as reasons,
+            ):
                 attempt.already_made = (attempt.engine_call.run(keep_graph=True),)
             # Only if the cache held an entry that is not ours and that we could not know of.
             error = RuntimeError("the call hit a graph captured outside of this block and ran through it")

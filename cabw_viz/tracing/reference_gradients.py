@@ -75,9 +75,10 @@ def watch_accumulations(graph: torch.fx.GraphModule, live: CaptureState, variabl
     index_of = {id(variable): index for index, variable in enumerate(variables) if variable is not None}
 
     def accumulate(*args: Any) -> Any:
-        index = index_of.pop(id(args[0]), None)
-        if index is not None and args[-2] is not None:  # (variable[, old gradient], gradient, has_post_hooks)
-            live.reference[index] = Gradient(detached_copy(args[-2]), None)
+        index = index_of.pop(id(torch_adapter.accumulated_variable(args)), None)
+        gradient = torch_adapter.accumulated_gradient(args)
+        if index is not None and gradient is not None:
+            live.reference[index] = Gradient(detached_copy(gradient), None)
         return torch_adapter.call_accumulate_grad(*args)
 
     nodes = graph.graph.find_nodes(op="call_function", target=torch_adapter.call_accumulate_grad)

@@ -101,7 +101,7 @@ class _Reader:
                 made_by = None if maker is None else self._walk.number_of(maker)
                 yield replace(self._row(node.number, name, value), made_by=made_by, aot_node=aot_node)
         if torch_adapter.is_python_function(live):
-            yield from (self._row(node.number, name, value) for name, value in torch_adapter.stashed_values(live))
+            yield from (self._row(node.number, name, value) for name, value in torch_adapter.ctx_tensors(live))
 
     def _row(self, number: int, name: str, tensor: torch.Tensor) -> SavedTensor:
         key = _key(tensor)

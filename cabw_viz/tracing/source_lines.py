@@ -17,7 +17,8 @@ import sys
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -35,7 +36,8 @@ from cabw_viz.torch_adapter import sequence_number
 Place = tuple[CodeType, int]
 """Code, and a line in it."""
 
-_HERE = str(Path(__file__).parent)
+_NOT_USER_CODE = tuple(str(Path(file).parent) for file in (__file__, torch_adapter.__file__))
+"""Folders of the package whose frames may lie between the user's code and an op."""
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+)')
 
 
@@ -48,7 +50,7 @@ def why_off(lines: LinesMode, subject: Any) -> str:
     modules = subject.modules() if isinstance(subject, torch.nn.Module) else ()
     if any(torch_adapter.is_compiled(module) for module in modules):
         return "the subject is compiled; lines=True notes the lines of what is not"
-    if torch_adapter.has_compiled():
+    if torch_adapter.dynamo_has_compiled():
         return "something was compiled in this process; lines=True notes the lines of what is not"
     return ""
 
@@ -70,21 +72,22 @@ class SourceLines(TorchFunctionMode):
         self._known: dict[Place, int] = {}
         self._lines: list[Place] = []
         self._functions = _Functions()
-        self._undo: Callable[[], None] | None = None
+        self._installed = False
+        self._patches = ExitStack()
 
     # -- coming and going ------------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Begin, in this thread."""
         self._thread, self._next = threading.get_ident(), sequence_number()
-        self._undo = torch_adapter.at_compiled_regions(self._switched)
+        self._patches.enter_context(torch_adapter.watched_compiled_regions(self._switched))
+        self._installed = True
         self.resume()
 
     def uninstall(self) -> None:
         """End. Called in another thread, the mode stays behind in the first, and does nothing."""
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
+        self._installed = False
+        self._patches.close()
         self.pause()
 
     def pause(self) -> bool:
@@ -95,12 +98,12 @@ class SourceLines(TorchFunctionMode):
         if self._within or not self._on or threading.get_ident() != self._thread:
             return False
         self._on = False
-        return torch_adapter.take_mode_out(self)
+        return torch_adapter.remove_mode(self)
 
     def resume(self) -> None:
         """Come back."""
-        if self._undo is not None:
-            torch_adapter.put_mode_below(self)
+        if self._installed:
+            torch_adapter.push_mode_at_bottom(self)
             self._on = True
 
     def _switched(self, frame: int, on: bool) -> None:
@@ -123,7 +126,7 @@ class SourceLines(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function as it is, and note who called it if it made a node."""
-        if self._undo is None or threading.get_ident() != self._thread:
+        if not self._installed or threading.get_ident() != self._thread:
             return func(*args, **(kwargs or {}))
         start = sequence_number()
         if start != self._next:
@@ -211,8 +214,8 @@ def _users(frame: FrameType | None) -> Place | None:
 
 @lru_cache(maxsize=4096)
 def _is_users(file: str) -> bool:
-    """Whether a file is nobody's on the way to torch; the demo's own forward is as good as a user's."""
-    return code_owner(file) == "user" or (code_owner(file) == "ours" and not file.startswith(_HERE))
+    """Whether a frame of this file counts as user code. The demo's forward does."""
+    return code_owner(file) == "user" or (code_owner(file) == "ours" and not file.startswith(_NOT_USER_CODE))
 
 
 def source_line(file: str, line: int) -> SourceLine:

@@ -108,7 +108,7 @@ class Watching:
         """Called by C++ when it is done with the tracer, whatever happened."""
         if self._begun and not self._closed:
             self._closed = True
-            torch_adapter.end_unfinished(self)
+            torch_adapter.close_unfinished(self)
 
     def begin_capture(self, inputs: Any, sizes: Any, scalars: Any, origins: Any, *rest: Any) -> Any:
         """Note who lifted what; where an input cannot become fake, who lifted that."""
@@ -138,7 +138,7 @@ class Watching:
         graph = self.fx_tracer.graph
         before = next(iter(reversed(graph.nodes)), None)
         result = super().proxy_call_backward(*args)  # type: ignore[misc]  # as above
-        if self.notes.node is not None and torch_adapter.is_aot_context(args[4]):
+        if self.notes.node is not None and torch_adapter.is_aot_context(torch_adapter.ctx_of_backward(args)):
             for node in reversed(graph.nodes):
                 if node is before:
                     break
@@ -204,13 +204,10 @@ def guarding(base: type[Any], notes: TraceNotes) -> type[Any]:
 
 
 def _callbacks(cls: type[Any]) -> list[tuple[str, Callable[..., Any]]]:
-    """The callbacks that a class has; older releases lack some."""
-    return [(name, getattr(cls, name)) for name in ANSWERS if hasattr(cls, name)]
+    return [(name, getattr(cls, name)) for name in torch_adapter.GUARDED_CALLBACKS]
 
 
 def _guarded(name: str, inner: Callable[..., Any], notes: TraceNotes) -> Callable[..., Any]:
-    answer = ANSWERS[name]
-
     def callback(self: Any, *args: Any) -> Any:
         if notes.error is None:
             try:
@@ -218,36 +215,13 @@ def _guarded(name: str, inner: Callable[..., Any], notes: TraceNotes) -> Callabl
                     return inner(self, *args)
             except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt too: the recorder raises it again
                 notes.error, notes.error_node = error, notes.node
-        return answer(self, args)
+        return torch_adapter.fallback_answer(name, self, args)
 
     return callback
 
 
 def _aot_unchanged(name: str, args: Sequence[Any]) -> AbstractContextManager[None]:
     """For the callback that pastes a compiled region's backward: leave that backward's own graph as it was."""
-    if name == "proxy_call_backward" and torch_adapter.is_aot_context(args[4]):
-        return torch_adapter.unchanged_aot_graph(args[4])
+    if name == "proxy_call_backward" and torch_adapter.is_aot_context(torch_adapter.ctx_of_backward(args)):
+        return torch_adapter.unchanged_aot_graph(torch_adapter.ctx_of_backward(args))
     return nullcontext()
-
-
-def _dummies(tracer: Any, wanted: Sequence[Any]) -> list[Any]:
-    return [None if entry is None else tracer.allocate_dummy() for entry in wanted]
-
-
-# What a callback answers once the trace has failed: as many tensors as C++ expects, of no meaning.
-ANSWERS: dict[str, Callable[[Any, Sequence[Any]], Any]] = {
-    "set_node_origin": lambda _, __: None,
-    "apply_functional": lambda tracer, args: [tracer.allocate_dummy() for _ in args[3]],  # output_metadata
-    "proxy_call_backward": lambda tracer, args: tuple(_dummies(tracer, args[1])),  # output_metadatas
-    "call_copy_slices_prologue": lambda tracer, _: [tracer.allocate_dummy() for _ in range(3)],
-    "call_copy_slices_epilogue": lambda tracer, args: [tracer.allocate_dummy() for _ in args[0]],  # needs_input_grad
-    "validate_outputs": lambda _, args: args[1],  # outputs
-    "accumulate": lambda tracer, _: tracer.allocate_dummy(),
-    "accumulate_grad": lambda tracer, args: tracer.allocate_dummy_like(args[0]),  # variable
-    "tensor_pre_hook": lambda _, args: args[0],  # inputs
-    "cpp_tensor_pre_hook": lambda _, args: args[0],
-    "pre_hook": lambda _, args: args[0],
-    "post_hook": lambda _, args: args[0],  # outputs
-    "post_acc_grad_hook": lambda _, args: [args[0]],  # variable
-    "unpack_hook": lambda tracer, _: tracer.allocate_dummy(),
-}

@@ -31,8 +31,8 @@ from cabw_viz.runtime.stack_frames import responsible_frame
 from cabw_viz.torch_adapter import EngineCall, FakeTensor
 from cabw_viz.tracing.tracer import Read, TraceNotes
 
-_DOOR = EngineCall.run.__code__
-"""The frame through which our door has entered the engine: further out, nobody reads dummies."""
+_ENGINE_CALL = EngineCall.run.__code__
+"""The frame that called the engine for a capture: frames outside of it read no dummies."""
 
 _READERS: dict[str, Toucher] = {"user": "user", "torch": "tracer", "C++": "kernel"}
 
@@ -75,7 +75,7 @@ class Tripwire:
         """
         if not torch_adapter.can_be_watched(value):
             return value
-        made: WatchedFake = torch_adapter.alias_that_asks(WatchedFake, value)
+        made: WatchedFake = torch_adapter.alias_asking_python(WatchedFake, value)
         made.plain, made.wire, made.origin = value, self, origin
         return made
 
@@ -84,7 +84,7 @@ class Tripwire:
         notes = self._notes
         if notes is None or self._muted or notes.error is not None:
             return
-        whose, where = responsible_frame(sys._getframe(1), _DOOR, torch_adapter.carries_dispatch)  # noqa: SLF001  # documented
+        whose, where = responsible_frame(sys._getframe(1), _ENGINE_CALL, torch_adapter.is_dispatch_code)  # noqa: SLF001  # documented
         number = notes.node[0] if notes.node is not None else None
         notes.reads[Read(attribute, number, self._node_of(dummy), _READERS[whose], where)] += 1
 
@@ -98,7 +98,7 @@ class Tripwire:
         """Answer a query, or run an op."""
         if WatchedFake not in types and torch_adapter.is_operator(func):
             return func(*args, **kwargs)  # the tracer at work on stand-ins of its own
-        if func not in torch_adapter.QUERIES or torch_adapter.is_called(func, sys._getframe(2)):  # noqa: SLF001
+        if func not in torch_adapter.QUERIES or torch_adapter.is_called_by_name(func, sys._getframe(2)):  # noqa: SLF001
             return self._run(func, args, kwargs)
         return self._answer(func, args)
 
@@ -120,7 +120,7 @@ class Tripwire:
         args, kwargs = torch_adapter.tree_map_only(WatchedFake, plain, (args, kwargs))
         self._note_op(func, args, dummies)
         origin = self._node_of(dummies[0]) if dummies else None
-        tracer = torch_adapter.tracer_at_work()  # may be another than ours: make_fx of a function of a dummy
+        tracer = torch_adapter.active_fx_tracer()  # may be another than ours: make_fx of a function of a dummy
         _share(tracer, [(dummy, dummy.plain) for dummy in dummies])
 
         def watched(fake: FakeTensor) -> Any:
@@ -148,7 +148,7 @@ def _share(tracer: Any, pairs: Sequence[tuple[FakeTensor, FakeTensor]]) -> None:
             torch_adapter.share_proxy(tracer, source, target)
 
 
-class Mode(torch_adapter.UnnoticedMode):
+class Mode(torch_adapter.InfraMode):
     """Stands above the tracer's own modes, and brings everything to a tripwire."""
 
     def __init__(self, wire: Tripwire) -> None:

@@ -27,7 +27,7 @@ def build(device="cpu", dtype=None):
 
 
 def backward(loss, params):
-    """Whoever lets one backward wait for the other at the door makes this wait for WAIT seconds, and `met` False."""
+    """Whoever lets one backward wait for the other at the engine entry makes this wait for WAIT seconds, and `met` False."""
     problems, met = [], []
     inside, done = threading.Event(), threading.Event()
 

@@ -147,13 +147,11 @@ class _Reading:
         kind = self.record.by_number[number].kind
         gradients: Any = None
         if row.kind == "copy_slices_prologue" or (row.kind == "backward_call" and kind != "copy_slices"):
-            calls_python = node.target is torch_adapter.call_backward
-            gradients = node.args[2:] if calls_python else node.args[0]
+            gradients = torch_adapter.backward_gradients(node)
         elif row.kind == "accumulate_grad":
-            gradients = [node.args[-2]]  # (variable[, old gradient], gradient, has_post_hooks)
-        elif torch_adapter.takes_plain_tensors(node.target):  # the prologue of a compiled region's backward
-            last = node.args[-1]  # (saved tensors, ints[, opaque objects], gradients), each by itself up to torch 2.8
-            gradients = last if isinstance(last, list | tuple) else node.args[2:]
+            gradients = [torch_adapter.accumulated_gradient(node.args)]
+        elif torch_adapter.is_aot_prologue(node.target):  # the prologue of a compiled region's backward
+            gradients = torch_adapter.aot_prologue_gradients(node.args)
         if isinstance(gradients, list | tuple):
             self.calls[number] = node
             given = [(number, i, part.name) for i, part in enumerate(gradients) if isinstance(part, torch.fx.Node)]
@@ -195,8 +193,8 @@ class _Reading:
         for gradient in gradients:
             for user in gradient.users:
                 if self.rows[user].kind == "hook" and self.rows[user].autograd_node == number:
-                    given = user.args[1]
-                    if user.kwargs.get("hook_type") == "post_hook" and gradient in _flat(given):
+                    given = torch_adapter.hook_input(user.args)
+                    if torch_adapter.hook_type(user.target, user.kwargs) == "post_hook" and gradient in _flat(given):
                         return user
         return None
 
@@ -229,9 +227,9 @@ class _Reading:
         call = node.args[0] if picked is not None else node
         if not isinstance(call, torch.fx.Node) or self.rows[call].autograd_node != number:
             return None
-        if self.rows[call].kind != "hook" or call.kwargs.get("hook_type") == "post_hook":
+        if self.rows[call].kind != "hook" or torch_adapter.hook_type(call.target, call.kwargs) == "post_hook":
             return None
-        given = call.args[1]
+        given = torch_adapter.hook_input(call.args)
         before = given[picked] if isinstance(given, list | tuple) and isinstance(picked, int) else given
         kind: HookKind = "pre_hook" if picked is not None else "tensor_pre_hook"
         return (kind, before) if isinstance(before, torch.fx.Node) else None

@@ -39,7 +39,7 @@ def refusal(place: str, error: Exception, *, symbolic: bool) -> CabwError:
             expected="ops whose shapes and Python code do not hang on values",
             try_='hooks="drop" where it is a hook; cap.replay(), which runs on real tensors',
         )
-    if isinstance(error, torch_adapter.NO_STAND_IN):
+    if isinstance(error, torch_adapter.NO_FAKE_KERNEL):
         return CabwError(
             f"{head} calls {_first_line(error)}, an op that has no fake kernel",
             expected="ops that compute their outputs' shapes without values",

@@ -24,6 +24,7 @@ from cabw_viz.replay.lowering.lowered import META, Lowered, Origin, Parts
 from cabw_viz.replay.lowering.lowering_errors import nested, refusal
 from cabw_viz.replay.lowering.python_constants import brought
 from cabw_viz.replay.lowering.signature import Slot, put_back, slots
+from cabw_viz.replay.lowering.symbolic_trace import StandIn, SymbolicTrace, no_nested_accumulation
 from cabw_viz.replay.progress import Progress
 from cabw_viz.replay.runner import GradientCollector, by_leaf, check_hooks, check_versions, runnable, said
 from cabw_viz.runtime.capture_state import Arguments, CaptureState
@@ -50,7 +51,7 @@ def lower(
     check_versions(record, arguments)
     given = slots(record, arguments)
     _check_inputs(given)
-    trace = torch_adapter.SymbolicTrace(symbolic=symbolic, tied=tied)
+    trace = SymbolicTrace(symbolic=symbolic, tied=tied)
     stand_ins = [_stand_in(trace, slot, tied=tied) for slot in given]
     tracing = _Tracing(graph, record, hooks)
     indices: list[int] = []
@@ -65,7 +66,7 @@ def lower(
     with (
         live.thread_state.restored(),
         torch_adapter.compiled_autograd_off(),
-        torch_adapter.no_nested_accumulation(nested),
+        no_nested_accumulation(nested),
         Progress(len(record.graph_nodes), "lowering") as tracing.progress,
     ):
         try:
@@ -101,13 +102,13 @@ def _is_traced(value: Any) -> bool:
     return isinstance(value, torch.Tensor | torch.SymInt)
 
 
-def _merged(stand_ins: Sequence[torch_adapter.StandIn], values: Sequence[Any]) -> list[Any]:
+def _merged(stand_ins: Sequence[StandIn], values: Sequence[Any]) -> list[Any]:
     """The traced values, and between them the numbers that are none."""
     rest = iter(values)
     return [next(rest) if _is_traced(each.value) else each.value for each in stand_ins]
 
 
-def _stand_in(trace: torch_adapter.SymbolicTrace, slot: Slot, *, tied: bool) -> torch_adapter.StandIn:
+def _stand_in(trace: SymbolicTrace, slot: Slot, *, tied: bool) -> StandIn:
     if not isinstance(slot.value, torch.Tensor):
         return trace.size(slot.value, slot.name, slot.place, fixed=slot.fixed and tied)
     try:
@@ -121,7 +122,7 @@ def _stand_in(trace: torch_adapter.SymbolicTrace, slot: Slot, *, tied: bool) -> 
         ) from error
 
 
-def _expected(slot: Slot, stand_in: torch_adapter.StandIn) -> Expected:
+def _expected(slot: Slot, stand_in: StandIn) -> Expected:
     if not isinstance(slot.value, torch.Tensor):
         return Expected(slot.name, slot.label, value=stand_in.text)
     tensor = slot.value
@@ -130,7 +131,7 @@ def _expected(slot: Slot, stand_in: torch_adapter.StandIn) -> Expected:
 
 def _check_inputs(given: Sequence[Slot]) -> None:
     for slot in given:
-        if torch_adapter.is_subclass(slot.value):
+        if torch_adapter.is_wrapper_subclass(slot.value):
             raise CabwError(
                 f"this backward cannot be lowered: {slot.name} ({slot.label}) is a {type(slot.value).__name__}, whose "
                 "class decides what each op does",
@@ -171,7 +172,7 @@ class _Tracing(GradientCollector):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node of the captured graph."""
-        made = torch_adapter.tracer_at_work().graph
+        made = torch_adapter.active_fx_tracer().graph
         last = next(iter(reversed(made.nodes)), None)
         result = super().run_node(n)
         row = self.rows[n.name]
@@ -190,7 +191,7 @@ class _Tracing(GradientCollector):
         except RuntimeError as error:
             if NUMBERS_ALONE not in str(error):
                 raise
-        return super().call_function(target, *torch_adapter.with_numbers((args, kwargs)))
+        return super().call_function(target, *torch_adapter.with_concrete_sizes((args, kwargs)))
 
     def _meta(self, number: int) -> dict[str, Any]:
         if number not in self._metas:

@@ -43,18 +43,18 @@ def check_closure_tensors(
     """
     for node, row in zip(graph.graph.nodes, record.graph_nodes, strict=True):
         if node.target is torch_adapter.call_backward:
-            ctx = _lifted(node.args[0], arguments)
-            found = _tensors_of_attributes(torch_adapter.attributes_of(ctx))
+            ctx = _lifted(torch_adapter.ctx_index(node.args), arguments)
+            found = _tensors_of_attributes(torch_adapter.ctx_attributes(ctx))
             _refuse(record, row, moving, ((f"its ctx.{name}", tensor) for name, tensor in found))
-        elif node.target is torch_adapter.call_hook and hooks and node.kwargs.get("hook_type") not in _NOT_RUN:
-            hook = _lifted(node.args[0], arguments)
+        elif hooks and torch_adapter.hook_type(node.target, node.kwargs) not in _NOT_RUN:
+            hook = _lifted(torch_adapter.hook_index(node.args), arguments)
             name = getattr(hook, "__qualname__", type(hook).__qualname__)
             _refuse(
                 record, row, moving, ((f"its hook {name} holds {held}, which", t) for held, t in tensors_held_by(hook))
             )
 
 
-_NOT_RUN = ("unpack_hook", "post_acc_grad_hook")
+_NOT_RUN = (None, "unpack_hook", "post_acc_grad_hook")
 
 
 def _refuse(
@@ -73,11 +73,9 @@ def _refuse(
         )
 
 
-def _lifted(node: Any, arguments: Arguments) -> Any:
+def _lifted(index: int | None, arguments: Arguments) -> Any:
     """The object behind `hooks[3]` in the graph."""
-    if isinstance(node, torch.fx.Node) and len(node.args) == 2 and isinstance(node.args[1], int):
-        return arguments.hooks[node.args[1]]
-    return None
+    return None if index is None else arguments.hooks[index]
 
 
 def with_unpacking(
@@ -92,13 +90,12 @@ def with_unpacking(
         paused: makes a context in which operators are called as they are.
     """
     hooks = list(arguments.hooks)
-    unpacking = [
-        node.args[0].args[1]
-        for node in graph.graph.nodes
-        if node.target is torch_adapter.call_hook and node.kwargs.get("hook_type") == "unpack_hook"
-    ]
-    for place in set(unpacking):
-        hooks[place] = _Unpacking(hooks[place], moving, paused)
+    for node in graph.graph.nodes:
+        if torch_adapter.hook_type(node.target, node.kwargs) != "unpack_hook":
+            continue
+        index = torch_adapter.hook_index(node.args)
+        if index is not None:
+            hooks[index] = _Unpacking(arguments.hooks[index], moving, paused)
     return tuple(hooks)
 
 

@@ -71,7 +71,7 @@ def run_compiled(record: CaptureRecord, ready: RunnableGraph, *, hooks: bool) ->
                 raise
             raise _failure(target, error) from error
         finally:
-            torch_adapter.forget_code_of(graph)
+            torch_adapter.drop_compiled_code_of(graph)
     count = len(outputs) - len(numbers)
     return CompiledRun(dict(zip(numbers, outputs[count:], strict=True)), outputs[:count], graphs)
 
@@ -106,14 +106,16 @@ def with_gradients_out(
     gradients: dict[int, Any] = {}
     sizes = {size.graph_node: size.value for size in record.sizes}
     for node, row in rows:
-        kind = node.kwargs.get("hook_type") if node.target is torch_adapter.call_hook else None
+        kind = torch_adapter.hook_type(node.target, node.kwargs)
         if node.target is torch_adapter.call_accumulate_grad or node.target is torch_adapter.call_cpp_tensor_pre_hooks:
-            taken = node.args[-2] if node.target is torch_adapter.call_accumulate_grad else node.args[1]
-            known[node] = known[taken] if isinstance(taken, torch.fx.Node) else taken
+            accumulates = node.target is torch_adapter.call_accumulate_grad
+            read = torch_adapter.accumulated_gradient if accumulates else torch_adapter.hook_input
+            gradient = read(node.args)
+            known[node] = known[gradient] if isinstance(gradient, torch.fx.Node) else gradient
             if row.autograd_node is not None:
                 gradients[row.autograd_node] = known[node]
         elif kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and not hooks):
-            known[node] = torch.fx.map_arg(node.args[1], known.__getitem__)
+            known[node] = torch.fx.map_arg(torch_adapter.hook_input(node.args), known.__getitem__)
         elif node.target is torch_adapter.unwrap_size:
             known[node] = sizes[row.inputs[0]]
         elif node.op == "output":

@@ -1,13 +1,13 @@
-"""Keeps `.grad` as it is while a graph runs again whose nodes make backward calls of their own.
+"""Protects `.grad` during a replay whose nodes start backward passes themselves (reentrant checkpointing).
 
-A reentrant checkpoint does that: its backward runs the forward again, and then a backward that accumulates into the
-parameters inside. What it accumulates in a replay is taken out again.
+The backward of a reentrant checkpoint runs the forward again, and then a backward that accumulates into the
+parameters. After a replay their `.grad` is restored.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,23 +18,22 @@ from cabw_viz import torch_adapter
 
 @contextmanager
 def preserving_grad_fields() -> Iterator[None]:
-    """A context after whose end no backward made in it, by this thread, has left anything in a `.grad`."""
+    """A context at whose end every `.grad` is as before, whatever backwards this thread has started in it."""
     before: dict[torch.Tensor, torch.Tensor | None] = {}
-    original, here = torch_adapter.door(), threading.get_ident()
+    thread = threading.get_ident()
 
-    def door(roots: Any, *args: Any, **options: Any) -> Any:
-        if threading.get_ident() == here and options.get("accumulate_grad"):
+    def set_grads_aside(original: Callable[..., Any], roots: Any, *args: Any, **options: Any) -> Any:
+        if threading.get_ident() == thread and options.get("accumulate_grad"):
             for leaf in _leaves(roots):
                 if leaf not in before:
                     before[leaf] = leaf.grad
-                    leaf.grad = None  # and not added to in place, for the tensor is the user's
+                    leaf.grad = None  # the engine would add to the user's tensor in place
         return original(roots, *args, **options)
 
-    torch_adapter.set_door(torch_adapter.disable_dynamo(door))  # Dynamo would trace into it
     try:
-        yield
+        with torch_adapter.patched_engine_entry(set_grads_aside):
+            yield
     finally:
-        torch_adapter.set_door(original)
         for leaf, gradient in before.items():
             leaf.grad = gradient
 

@@ -30,8 +30,7 @@ def retargeted_graph(graph: torch.fx.GraphModule, moving: DeviceDtypeMap) -> tor
             made.args = _with_devices(made.args, moving)
             made.kwargs = _with_devices(made.kwargs, moving)
         if torch_adapter.is_validate_outputs(node.target):
-            gradients, metadata, *rest = made.args
-            made.args = (gradients, torch_adapter.with_output_dtypes(metadata, moving.dtype), *rest)
+            made.args = torch_adapter.with_output_dtypes(made.args, moving.dtype)
     return torch.fx.GraphModule(root, copy)
 
 

@@ -30,7 +30,7 @@ IN_THE_CAPTURED_DTYPE = frozenset({"aten._cudnn_rnn_backward.default", "aten.mio
 there is no formula here."""
 
 
-class RetargetMode(torch_adapter.UnnoticedMode):
+class RetargetMode(torch_adapter.InfraMode):
     """Maps the dtypes that operators are asked for, and stands in for kernels that a device does not have.
 
     A graph holds dtypes as plain numbers that cannot be told from sizes; once a call reaches the dispatcher they have

@@ -52,7 +52,7 @@ def compare_steps(plan: Plan) -> StepMatrix:
             return _Comparing(plan, random).matrix()
     finally:
         random.restore()
-        torch_adapter.forget_compiled_code()
+        torch_adapter.reset_dynamo()
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class _Comparing:
 
     def _run(self, manner: Manner, source: Source, variant: Variant, judge: Callable[[int, Observed], T]) -> list[T]:
         """Call a step several times in a row, from the state in which the first run began, and judge each call."""
-        torch_adapter.forget_compiled_code()
+        torch_adapter.reset_dynamo()
         self._random.restore()
         subject = source(variant)
         state = State(subject)

@@ -86,7 +86,7 @@ COMPILED_AUTOGRAD = Manner(
     "compiled_autograd",
     "the step as it is, its backward through compiled autograd (the captured graph op by op)",
     as_it_is,
-    torch_adapter.compiled_autograd_as_it_is,
+    torch_adapter.compiled_autograd_op_by_op,
     torch_adapter.count_of_captures,
 )
 

@@ -1,0 +1,202 @@
+"""Every private name of PyTorch that the package uses, in one place.
+
+The modules here name, read and switch; they decide nothing. They are the only files that may use torch's private
+names; all others say `torch_adapter.name`, for a name imported below. `check()` compares the callbacks and the engine
+entry with those that the package was written for; a private name that is missing altogether shows at import. Either
+gives one clear error that names the version of PyTorch, and not a wrong record.
+
+    engine             the function by which Python enters the engine, its calls, and a patch of it
+    callbacks          callbacks of compiled autograd's tracer: known arguments and fallback answers
+    compatibility      check()
+    compiled_autograd  switching the tracer on and off, its cache and its counters
+    graph_calls        the functions that a captured graph calls, and the layouts of their arguments
+    nodes, saved       autograd nodes, and what they have saved
+    dispatch, dtypes   operators by their schemas; dtypes by their numbers
+    tensors, modes     storages and watched tensors; dispatch modes, function modes, proxies
+    frames             frames of PyTorch's own code
+    symbolic           symbolic shapes, fake tensors, make_fx
+    dynamo             what Dynamo has compiled, and contexts around its compilations
+
+Read in torch 2.8 to 2.15.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from cabw_viz.errors import CabwError
+
+try:
+    from cabw_viz.torch_adapter.callbacks import (
+        GUARDED_CALLBACKS,
+        TracerBase,
+        ctx_of_backward,
+        fallback_answer,
+    )
+    from cabw_viz.torch_adapter.compatibility import (
+        check,
+    )
+    from cabw_viz.torch_adapter.compiled_autograd import (
+        UsersCompiler,
+        clear_cache,
+        close_unfinished,
+        compiled_autograd_is_forbidden,
+        compiled_autograd_is_on,
+        compiled_autograd_off,
+        compiled_autograd_op_by_op,
+        count_of_captures,
+        trace_isolation,
+        tracing,
+        unchanged_aot_graph,
+        users_compiler,
+    )
+    from cabw_viz.torch_adapter.dispatch import (
+        CONCRETE_QUERIES,
+        QUERIES,
+        argument_names,
+        is_arithmetic,
+        is_aten_call,
+        is_literal,
+        is_operator,
+        is_size_arithmetic,
+        operands,
+        reads_data,
+        returns_new_tensors,
+        viewed_argument,
+        written_arguments,
+    )
+    from cabw_viz.torch_adapter.dtypes import (
+        DTYPES,
+        SCALAR_TYPES,
+    )
+    from cabw_viz.torch_adapter.dynamo import (
+        compiling,
+        count_of_graphs,
+        drop_compiled_code_of,
+        dynamo_has_compiled,
+        is_compiled,
+        mapped_compile_requests,
+        original_module,
+        reset_dynamo,
+        set_eval_frame,
+        skip_frames_of,
+        watched_compiled_regions,
+        wrapped_compilations,
+    )
+    from cabw_viz.torch_adapter.engine import (
+        EngineCall,
+        backward_is_running,
+        compiler_is_tracing,
+        gradient_edge,
+        patched_engine_entry,
+    )
+    from cabw_viz.torch_adapter.frames import (
+        is_call_wrapper,
+        is_called_by_name,
+        is_dispatch_code,
+    )
+    from cabw_viz.torch_adapter.graph_calls import (
+        NODE_CALL,
+        accumulated_gradient,
+        accumulated_variable,
+        aot_prologue_gradients,
+        backward_gradients,
+        call_accumulate_grad,
+        call_backward,
+        call_cpp_tensor_pre_hooks,
+        call_hook,
+        copy_slices_epilogue,
+        copy_slices_geometry,
+        copy_slices_prologue,
+        ctx_index,
+        final_callbacks,
+        has_old_gradient,
+        has_post_hooks,
+        hook_index,
+        hook_input,
+        hook_type,
+        is_aot_prologue,
+        is_validate_outputs,
+        needs_input_grad,
+        op_name,
+        unwrap_size,
+        with_output_dtypes,
+    )
+    from cabw_viz.torch_adapter.modes import (
+        InfraMode,
+        active_fx_tracer,
+        as_below_autograd,
+        below_modes,
+        graph_node_of,
+        modes_are_on,
+        push_mode_at_bottom,
+        remove_mode,
+        share_proxy,
+        without_any_torch_function,
+        without_proxies,
+        without_torch_function,
+    )
+    from cabw_viz.torch_adapter.nodes import (
+        aot_placeholders,
+        ctx_attributes,
+        ctx_tensors,
+        gradient_spec,
+        input_count,
+        input_metadata,
+        is_aot_backward,
+        is_aot_context,
+        is_python_function,
+        jit_tracing_state,
+        name_of_node,
+        sequence_number,
+        sequence_number_of,
+    )
+    from cabw_viz.torch_adapter.saved import (
+        DETECTS_PACKED,
+        PACKED,
+        field_values,
+        has_freed_buffers,
+        saved_fields,
+        saved_tensor_errors,
+        saved_values,
+    )
+    from cabw_viz.torch_adapter.symbolic import (
+        NO_FAKE_KERNEL,
+        UNTRACEABLE,
+        expression_of,
+        fake_mode,
+        fake_with_numbers,
+        fake_with_symbols,
+        guards_of,
+        is_symbolic,
+        named_source,
+        new_symbol,
+        operators_of,
+        shape_env,
+        size_source,
+        sizes_are_not_one,
+        symbolic_size,
+        traced_on_fakes,
+        with_concrete_sizes,
+    )
+    from cabw_viz.torch_adapter.tensors import (
+        FakeTensor,
+        alias_asking_python,
+        base_of,
+        can_be_watched,
+        is_fake,
+        is_wrapper_subclass,
+        shape_of,
+        share_storage,
+        storages_of,
+        tree_leaves,
+        tree_map_only,
+        version,
+        wrapper_tensor,
+    )
+except (AttributeError, ImportError) as error:
+    raise CabwError(
+        f"torch {torch.__version__} lacks what cabw_viz reads of it ({error})",
+        expected="torch 2.8 or newer, of a release that this cabw_viz knows",
+        try_="pip install --upgrade 'torch>=2.8' cabw_viz",
+    ) from error

@@ -1,0 +1,107 @@
+"""Dispatch modes, function modes and the tracer's proxies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.experimental import proxy_tensor
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def modes_are_on() -> bool:
+    """Whether a TorchDispatchMode sees the ops of this thread."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+without_torch_function = torch._C.DisableTorchFunctionSubclass
+"""Context in which a subclass's `__torch_function__` is not called."""
+
+_MARKED_TENSORS = (
+    torch._C.DispatchKey.Conjugate,
+    torch._C.DispatchKey.Negative,
+    torch._C.DispatchKey.ZeroTensor,
+)
+
+
+@contextmanager
+def as_below_autograd() -> Iterator[None]:
+    """In `__torch_dispatch__`, let a kernel do what it does below autograd.
+
+    The way to Python leaves everything above it switched off (`pythonFallback` in ATen/core/PythonFallbackKernel.cpp),
+    and with it the handling of conjugated, negated and zero tensors, on which kernels count for what they call:
+    `linalg.pinv` of a complex matrix comes out wrong without.
+    """
+    conjugate, negative, zero = (torch._C._SetExcludeDispatchKeyGuard(key, False) for key in _MARKED_TENSORS)  # noqa: FBT003
+    with conjugate, negative, zero:
+        yield
+
+
+below_modes = torch._C._DisableTorchDispatch
+"""Context in which no mode and no subclass gets an op: C++ answers itself."""
+
+without_proxies = proxy_tensor.disable_proxy_modes_tracing
+"""Context in which the tracer records no ops, nor comparisons of symbolic sizes."""
+
+
+class InfraMode(TorchDispatchMode):
+    """A dispatch mode that PyTorch treats as its own: compiled regions and higher-order ops run as without it."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Not one of the user's."""
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """No reason for Dynamo to leave a function alone."""
+        return True
+
+
+def graph_node_of(tracer: Any, tensor: torch.Tensor) -> torch.fx.Node | None:
+    """The graph node whose output a fake tensor is in a tracer; None where it has none."""
+    slot = tracer.fx_tracer.tensor_tracker.get(tensor)
+    return None if slot is None else slot.proxy.node
+
+
+def share_proxy(tracer: Any, source: torch.Tensor, target: torch.Tensor) -> None:
+    """Give a tensor the proxy that another has in an fx tracer, if that one has any."""
+    slot = tracer.tensor_tracker.get(source)
+    if slot is not None:
+        tracer.tensor_tracker[target] = slot
+
+
+def active_fx_tracer() -> Any:
+    """The fx tracer that records this thread's ops now; None where none does."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    return None if mode is None else mode.tracer
+
+
+def push_mode_at_bottom(mode: Any) -> None:
+    """Push a TorchFunctionMode below all others of this thread, so that they come and go independently of it.
+
+    Torch's own device mode (`set_default_device`) stays below it, since it must be the lowest.
+    """
+    above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    below = [above.pop()] if above and isinstance(above[-1], DeviceContext) else []
+    for each in (*below, mode, *reversed(above)):
+        torch._C._push_on_torch_function_stack(each)
+
+
+def remove_mode(mode: Any) -> bool:
+    """Remove a TorchFunctionMode from this thread's stack, wherever it stands; False where it is not in it."""
+    stack = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    for each in reversed(stack):
+        if each is not mode:
+            torch._C._push_on_torch_function_stack(each)
+    return any(each is mode for each in stack)
+
+
+without_any_torch_function = torch._C.DisableTorchFunction
+"""Context in which neither a TorchFunctionMode nor a subclass's `__torch_function__` is called."""

@@ -1,0 +1,85 @@
+"""Autograd nodes: their names, inputs, sequence numbers, and the contexts of Python Functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+
+def name_of_node(node: Any) -> str:
+    """An autograd node's name without its namespaces; template arguments stay: `CppNode<mine::Scale>`."""
+    name: str = node.name()
+    head, bracket, tail = name.partition("<")
+    return head.rpartition("::")[2] + bracket + tail
+
+
+def input_count(node: Any) -> int:
+    """How many gradients flow into an autograd node."""
+    return len(node._input_metadata)
+
+
+def input_metadata(node: Any, position: int) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of a gradient that flows into an autograd node, as the forward op left them."""
+    metadata = node._input_metadata[position]
+    return tuple(metadata.shape), str(metadata.dtype)
+
+
+def is_python_function(node: Any) -> bool:
+    """Whether an autograd node belongs to a Python `autograd.Function`."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
+def is_aot_context(ctx: Any) -> bool:
+    """Whether a Python Function's context belongs to the backward of a compiled region."""
+    return hasattr(ctx._forward_cls, "_aot_id")
+
+
+def is_aot_backward(node: Any) -> bool:
+    """Whether an autograd node is the backward of a compiled region."""
+    return is_python_function(node) and is_aot_context(node)
+
+
+sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""The number that the next autograd node made in this thread will get."""
+
+jit_tracing_state = torch._C._get_tracing_state
+"""The state of `torch.jit.trace` in this thread; None outside of it. It names values after variables in the frames."""
+
+_NO_NUMBER = 2**64 - 1
+
+
+def sequence_number_of(node: Any) -> int | None:
+    """The sequence number that an autograd node drew when it was made; None for accumulations, which draw none."""
+    number: int = node._sequence_nr()
+    return None if number == _NO_NUMBER else number
+
+
+def ctx_tensors(node: Any) -> Iterator[tuple[str, Any]]:
+    """(attribute, tensor) of the tensors among `ctx_attributes`."""
+    for name, value in ctx_attributes(node).items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+
+
+def gradient_spec(node: Any, position: int) -> tuple[tuple[int, ...], str] | None:
+    """Shape and dtype of a gradient that flows into an autograd node; None where the forward op left none."""
+    try:
+        return input_metadata(node, position)
+    except (AttributeError, RuntimeError):  # an undefined output; a nested tensor, which has no shape
+        return None
+
+
+def aot_placeholders(node: Any) -> tuple[str, ...]:
+    """Names in a compiled region's backward graph of what its forward saved; empty where the graph is not at hand."""
+    info = getattr(node._forward_cls, "_lazy_backward_info", None)
+    module = getattr(info, "bw_module", None)
+    if module is None:
+        return ()
+    return tuple(placeholder.name for placeholder in module.graph.find_nodes(op="placeholder"))[len(node.symints) :]
+
+
+def ctx_attributes(ctx: Any) -> dict[str, Any]:
+    """What a Python Function has set on its `ctx` by name, beside what `save_for_backward` saves."""
+    return dict(getattr(ctx, "__dict__", {}))

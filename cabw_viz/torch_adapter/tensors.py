@@ -1,0 +1,115 @@
+"""Tensors: storages, views, versions, and tensors of subclasses that report reads of their metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch.utils import _pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from cabw_viz.torch_adapter.modes import below_modes
+
+FakeTensor = fake_tensor.FakeTensor
+tree_leaves, tree_map_only = _pytree.tree_leaves, _pytree.tree_map_only
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor is a FakeTensor, as the tracer's dummies are."""
+    return isinstance(tensor, FakeTensor)
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that another is a view of; None for what is no view."""
+    return tensor._base
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often a tensor's storage has been written to in place."""
+    return tensor._version
+
+
+def share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two strided tensors lie in the same memory; False where one has none of its own (functorch's)."""
+    try:
+        return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    except RuntimeError:
+        return False
+
+
+def wrapper_tensor(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
+    """A tensor of a subclass that looks like another and asks Python for its metadata, from C++ too."""
+    strided = inner.layout is torch.strided
+    tensor = torch.Tensor._make_wrapper_subclass(
+        cls,
+        inner.size(),
+        strides=inner.stride() if strided else None,
+        storage_offset=inner.storage_offset() if strided else None,
+        dtype=inner.dtype,
+        layout=inner.layout,
+        device=inner.device,
+        requires_grad=inner.requires_grad,
+        dispatch_sizes_strides_policy="sizes",
+        dispatch_device=True,
+        dispatch_layout=True,
+    )
+    # Formulas look at these marks, and the kernels that answer to them run above the wrapper.
+    if inner.is_conj():
+        torch._C._set_conj(tensor, True)  # noqa: FBT003  # C++, positional only
+    if inner.is_neg():
+        torch._C._set_neg(tensor, True)  # noqa: FBT003  # as above
+    tensor._is_param = isinstance(inner, torch.nn.Parameter)
+    return tensor
+
+
+def is_wrapper_subclass(tensor: Any) -> bool:
+    """Whether a tensor is made of others that only its class knows (DTensor)."""
+    return is_traceable_wrapper_subclass(tensor)
+
+
+def can_be_watched(value: Any) -> bool:
+    """Whether a value is a fake tensor whose alias is like it: strided, no view, and without a history."""
+    return (
+        type(value) is FakeTensor
+        and value.layout is torch.strided
+        and value.grad_fn is None
+        and not value._is_view()
+        and not value.is_nested
+    )
+
+
+def alias_asking_python(cls: type[FakeTensor], inner: FakeTensor) -> Any:
+    """An alias of a fake tensor, of a subclass, that asks Python for its metadata, from C++ too."""
+    with below_modes():
+        return torch.Tensor._make_subclass(  # type: ignore[call-arg]  # the stub lacks two of its arguments
+            cls,
+            inner,
+            inner.requires_grad,
+            dispatch_sizes_strides_policy="sizes",
+            dispatch_device=True,
+            dispatch_layout=True,
+            device_for_backend_keys=inner.fake_device,
+        )
+
+
+def storages_of(tensor: Any) -> tuple[tuple[int, int], ...]:
+    """(identity, bytes) of each storage behind a tensor; several for a sparse one or a wrapper subclass, or none."""
+    if is_traceable_wrapper_subclass(tensor):
+        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    elif tensor.layout is torch.sparse_coo:
+        inner = [tensor._indices(), tensor._values()]
+    elif tensor.layout is not torch.strided:
+        return ()
+    else:
+        try:
+            storage = tensor.untyped_storage()
+        except RuntimeError:  # functorch's wrappers have none
+            return ()
+        return ((storage._cdata, storage.nbytes()),)
+    return tuple(storage for part in inner if isinstance(part, torch.Tensor) for storage in storages_of(part))
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A tensor's shape; empty for a nested tensor, which has none."""
+    return () if tensor.is_nested else tuple(tensor.shape)
