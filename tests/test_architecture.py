@@ -47,7 +47,7 @@ def test_a_clean_package_has_no_breach(breaches_of):
     files = {
         "__init__": "def late():\n    from cabw_viz.surfaces.session import capture",
         "torch_adapter/__init__": "from cabw_viz.torch_adapter.engine import entry",
-        "torch_adapter/engine": "from torch import autograd\nfrom torch._dynamo import utils\nentry = autograd._engine_x",
+        "torch_adapter/engine": "from torch import _dynamo, autograd\nentry = autograd._engine_run_backward",
         "record/a": "from cabw_viz.errors import CabwError\nfrom cabw_viz.record import model",
         "tracing/a": "import torch\nfrom cabw_viz import torch_adapter\nprint(torch.__version__, torch.fx.Graph)",
         "views/a": "import pandas\nfrom cabw_viz.record.model import Edge\nfrom cabw_viz.views.text import outline",
