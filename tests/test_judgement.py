@@ -10,8 +10,11 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.errors import CabwError
-from cabw_viz.numerics import float64_distance, measures
-from cabw_viz.numerics.float64_distance import FULL, HALF, Distance, Precision, distance
+from cabw_viz.numerics import measures
+from cabw_viz.numerics.constants import FULL_LIMITS, HALF_LIMITS
+from cabw_viz.numerics.distance import Distance, distance, relative_distance
+from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
+from cabw_viz.numerics.precision import Precision, precision_of_sides
 from cabw_viz.replay import runner
 from cabw_viz.replay.parity import noise_runs
 from tests.test_parity import faulty, verdicts
@@ -243,7 +246,7 @@ def test_distance_by_hand():
 
 
 def test_what_is_allowed_in_half_precision_is_less():
-    assert HALF.largest < FULL.largest
+    assert HALF_LIMITS.largest < FULL_LIMITS.largest
     assert Precision(torch.bfloat16, torch.bfloat16).half
     assert Precision(torch.float32, torch.bfloat16).coarser == 2**16
     assert Precision(torch.bfloat16, torch.float64).coarser == 1
@@ -259,16 +262,16 @@ def test_tf32_counts_as_half_precision():
     assert Precision(torch.bfloat16, torch.bfloat16, (True, True)).unit == torch.finfo(torch.bfloat16).eps
     record = captured(convolutions()).record
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
-    assert float64_distance.precision(record, [torch.ones(1)], cuda).tf32 == (False, torch.backends.cudnn.allow_tf32)
-    assert float64_distance.precision(record, [torch.ones(1)], cpu).tf32 == (False, False)
+    assert precision_of_sides(record, [torch.ones(1)], cuda).tf32 == (False, torch.backends.cudnn.allow_tf32)
+    assert precision_of_sides(record, [torch.ones(1)], cpu).tf32 == (False, False)
     plain = captured(transformer(torch.float32)).record
-    assert float64_distance.precision(plain, [torch.ones(1)], cuda).tf32 == (False, False)
+    assert precision_of_sides(plain, [torch.ones(1)], cuda).tf32 == (False, False)
 
 
 def test_perturbation_is_of_the_size_of_rounding_and_leaves_arguments_alone():
     x = torch.linspace(1, 2, 1000, dtype=torch.float64)
     kept = x.clone()
-    with float64_distance.PerturbedResults(2.0**-10):
+    with PerturbedResults(UniformFactors(2.0**-10)):
         y = x * 3
         viewed = x.view(10, 100)
         counted = (x > 1.5).sum()
@@ -283,7 +286,7 @@ def test_measures_by_hand():
     a, b = torch.tensor([3.0, 4.0]), torch.tensor([4.0, -3.0])
     assert measures.cosine(a, b) == 0.0
     assert measures.cosine(a, a * 7) == pytest.approx(1.0)
-    assert measures.mean_square(a, b) == pytest.approx(math.sqrt(50) / 5)
+    assert relative_distance(a, b) == pytest.approx(math.sqrt(50) / 5)
     assert math.isnan(measures.cosine(a, b * 0))
 
 

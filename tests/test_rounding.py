@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cabw_viz.numerics.perturb import Roundings
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.steps import StepCall
-from cabw_viz.replay.steps.eager_noise import Noise
-from cabw_viz.replay.steps.observing import Observed
+from cabw_viz.replay.steps.eager_noise import EagerNoise, EagerPerturbations
+from cabw_viz.replay.steps.observing import CallResult
 from cabw_viz.runtime.gradient_snapshots import Gradient
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64]
@@ -20,7 +19,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.com
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_a_gradient_depends_on_is_changed_by_the_precision_of_its_dtype(dtype):
     x = torch.ones(1000, dtype=dtype, requires_grad=True)
-    with Roundings().context():
+    with EagerPerturbations().context():
         y = x * 1
     off = ((y - 1).abs() / torch.finfo(dtype).eps).detach().double()
     assert 0 < off.max() <= 2
@@ -28,20 +27,20 @@ def test_what_a_gradient_depends_on_is_changed_by_the_precision_of_its_dtype(dty
 
 
 def test_the_dtypes_in_which_a_step_computes_are_known_afterwards():
-    roundings, layer = Roundings(), torch.nn.Linear(4, 4)
-    with roundings.context(), torch.autocast("cpu", torch.bfloat16):
+    perturbations, layer = EagerPerturbations(), torch.nn.Linear(4, 4)
+    with perturbations.context(), torch.autocast("cpu", torch.bfloat16):
         layer(torch.ones(1, 4)).sum().backward()
-    assert roundings.dtypes == {torch.float32, torch.bfloat16}
+    assert perturbations.dtypes == {torch.float32, torch.bfloat16}
 
 
 def test_each_context_rounds_in_another_way_and_all_over_again():
     x = torch.ones(100, requires_grad=True)
 
-    def drawn(around):
-        with around():
+    def drawn(context):
+        with context():
             return (x * 1).detach()
 
-    one, other = Roundings().context, Roundings().context
+    one, other = EagerPerturbations().context, EagerPerturbations().context
     first = drawn(one)
     assert not torch.equal(first, drawn(one))
     assert torch.equal(first, drawn(other))
@@ -49,7 +48,7 @@ def test_each_context_rounds_in_another_way_and_all_over_again():
 
 def test_the_backward_is_rounded_too():
     x = torch.ones(100, requires_grad=True)
-    with Roundings().context():
+    with EagerPerturbations().context():
         (x.sum() * 3).backward()
     assert len(x.grad.unique()) > 1 or x.grad[0] != 3
 
@@ -59,7 +58,7 @@ def test_indices_and_random_numbers_are_left_alone():
     expected, state = torch.rand(3), torch.get_rng_state()
     torch.manual_seed(0)
     x = torch.arange(100.0, requires_grad=True)
-    with Roundings().context():
+    with EagerPerturbations().context():
         assert torch.equal(torch.rand(3), expected)
         assert torch.equal(torch.arange(100.0).add(1).long(), torch.arange(1, 101))  # no gradient depends on it
         assert torch.equal(x.detach().floor().long(), torch.arange(100))
@@ -70,7 +69,7 @@ def test_indices_and_random_numbers_are_left_alone():
 
 def test_memory_that_an_operator_shares_is_not_changed_twice():
     x = torch.ones(4, 4, requires_grad=True)
-    with Roundings().context():
+    with EagerPerturbations().context():
         view = torch.ops.aten._unsafe_view(x, [16])
     assert torch.equal(view, torch.ones(16))
     assert torch.equal(x, torch.ones(4, 4))
@@ -84,8 +83,8 @@ def row(error, name="w", verdict="mismatch", dtype="torch.float32", kind="gradie
 
 
 def noise(error, largest=1.0):
-    references = [Observed({("gradient", "big"): Gradient(torch.tensor([largest, -0.5]), None)})]
-    return Noise.of(references).and_of([StepCall(0, (row(error),))])
+    references = [CallResult({("gradient", "big"): Gradient(torch.tensor([largest, -0.5]), None)})]
+    return EagerNoise.none(references).including([StepCall(0, (row(error),))])
 
 
 @pytest.mark.parametrize(
@@ -101,20 +100,20 @@ def noise(error, largest=1.0):
     ],
 )
 def test_a_mismatch_is_noise_up_to_a_limit(error, measured, dtype, verdict):
-    assert noise(measured).credited(row(error, dtype=dtype)).verdict == verdict
+    assert noise(measured).apply_to(row(error, dtype=dtype)).verdict == verdict
 
 
 def test_what_was_computed_in_half_precision_is_judged_as_that():
     half = replace(noise(1e-2), dtype=torch.bfloat16)
-    assert half.credited(row(3.9e-2)).verdict == "within_noise"
-    assert half.credited(row(4.1e-2)).verdict == "mismatch"
-    assert half.credited(row(1.0, dtype="torch.int64")).verdict == "mismatch"
+    assert half.apply_to(row(3.9e-2)).verdict == "within_noise"
+    assert half.apply_to(row(4.1e-2)).verdict == "mismatch"
+    assert half.apply_to(row(1.0, dtype="torch.int64")).verdict == "mismatch"
 
 
 def test_only_a_mismatch_is_ever_excused():
     for verdict in ("missing", "unexpected", "nonfinite", "metadata", "bitwise", "within_tolerance"):
-        assert noise(1.0).credited(row(0.0, verdict=verdict)).verdict == verdict
-    assert noise(1e-6).credited(row(1e-6, name="another")).noise is None
+        assert noise(1.0).apply_to(row(0.0, verdict=verdict)).verdict == verdict
+    assert noise(1e-6).apply_to(row(1e-6, name="another")).noise is None
 
 
 def test_what_a_step_differs_by_from_itself_is_measured_by_its_largest_gradient():
@@ -130,7 +129,7 @@ def test_what_a_step_differs_by_from_itself_is_measured_by_its_largest_gradient(
 
 def test_gradients_that_are_not_finite_do_not_set_the_scale():
     references = [
-        Observed(
+        CallResult(
             {
                 ("gradient", "a"): Gradient(torch.tensor([float("nan")]), None),
                 ("gradient", "b"): Gradient(torch.tensor([2.0]), None),
@@ -139,5 +138,5 @@ def test_gradients_that_are_not_finite_do_not_set_the_scale():
             }
         )
     ]
-    assert Noise.of(references).largest == 2.0
-    assert Noise.of([]).largest == 0.0
+    assert EagerNoise.none(references).largest == 2.0
+    assert EagerNoise.none([]).largest == 0.0

@@ -1,4 +1,4 @@
-"""What a comparison of whole steps comes to."""
+"""The outcome of a comparison of whole steps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _label(kind: Compared, name: str) -> str:
 
 
 def ok(run: StepRun) -> bool:
-    """Whether a run raised nothing, its reference neither, and every value of every call agrees."""
+    """Whether neither a run nor its reference raised, and every value of every call agrees."""
     return all(call_ok(call) for call in run.calls) and any(call.rows for call in run.calls)
 
 
@@ -64,12 +64,12 @@ def failed_calls(run: StepRun) -> tuple[int, ...]:
 
 
 def cells(run: StepRun) -> dict[str, Cell]:
-    """What became of each value, by its label."""
-    found: dict[str, list[tuple[int, GradientComparison]]] = {}
+    """Each value in all calls, by its label."""
+    rows: dict[str, list[tuple[int, GradientComparison]]] = {}
     for call in run.calls:
         for row in call.rows:
-            found.setdefault(label(row), []).append((call.index, row))
-    return {name: _cell(rows) for name, rows in found.items()}
+            rows.setdefault(label(row), []).append((call.index, row))
+    return {name: _cell(calls) for name, calls in rows.items()}
 
 
 def _cell(rows: list[tuple[int, GradientComparison]]) -> Cell:
@@ -78,25 +78,25 @@ def _cell(rows: list[tuple[int, GradientComparison]]) -> Cell:
 
 
 def raised(run: StepRun) -> dict[str, tuple[int, ...]]:
-    """What a run raised, and in which calls."""
+    """The texts of the exceptions of a run, and the calls that raised them."""
     return _by_text(call.raised for call in run.calls)
 
 
 def reference_raised(matrix: StepMatrix) -> dict[str, tuple[int, ...]]:
-    """What the uncompiled step raised, and in which calls."""
+    """The same of the uncompiled step."""
     return _by_text(matrix.raised)
 
 
 def _by_text(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
+    calls: dict[str, tuple[int, ...]] = {}
     for index, text in enumerate(texts):
         if text:
-            found[text] = (*found.get(text, ()), index)
-    return found
+            calls[text] = (*calls.get(text, ()), index)
+    return calls
 
 
 def in_calls(calls: tuple[int, ...], repeats: int) -> str:
-    """Which calls these are, in words: `in call 0 of 3`; `in every call`."""
+    """A phrase for some calls: `in call 0 of 3`; `in every call`."""
     if len(calls) == repeats:
         return "in every call" if repeats > 1 else "in the one call"
     listed = ", ".join(map(str, calls))
@@ -107,7 +107,7 @@ def in_calls(calls: tuple[int, ...], repeats: int) -> str:
 
 
 def all_ok(matrix: StepMatrix) -> bool:
-    """Whether every run agrees. Where there is none, nothing is shown, and that is not ok."""
+    """Whether every run agrees. No run at all shows nothing, and is not ok."""
     return bool(matrix.runs) and all(ok(run) for run in matrix.runs)
 
 
@@ -128,7 +128,7 @@ def findings(matrix: StepMatrix) -> list[Finding]:
 
 
 def worst(matrix: StepMatrix) -> Finding | None:
-    """The worst value of all, whether it agrees or not; None where there is none."""
+    """The worst value of all, whether it agrees or not; None without any value."""
     return max(_everything(matrix), key=lambda finding: badness(finding.row), default=None)
 
 
@@ -155,7 +155,7 @@ def summary(matrix: StepMatrix) -> str:
 
 
 def outcome(run: StepRun) -> str:
-    """What became of a run, as a phrase: `inductor in call 0 of 3 (worst w: mismatch)`."""
+    """The outcome of a run, as a phrase: `inductor in call 0 of 3 (worst w: mismatch)`."""
     if ok(run):
         return f"{run.name} agrees"
     for text, calls in raised(run).items():
@@ -176,12 +176,12 @@ def report(matrix: StepMatrix, run: StepRun, call: int | None = None) -> Compari
         rows = [replace(row, name=label(row)) for row in run.calls[call].rows]
     else:
         rows = [_merged(name, cell, len(run.calls)) for name, cell in cells(run).items()]
-    words = run.words if call is None else f"{run.words}, call {call}"
+    candidate = run.description if call is None else f"{run.description}, call {call}"
     reference = matrix.reference if run.reference == "eager" else f"the run {run.reference}"
-    return Comparison(reference, words, tuple(rows), matrix.tolerances, (*notes, *matrix.notes))
+    return Comparison(reference, candidate, tuple(rows), matrix.tolerances, (*notes, *matrix.notes))
 
 
 def _merged(name: str, cell: Cell, repeats: int) -> GradientComparison:
-    """The worst of a value, its note saying in which calls it differs."""
+    """The worst comparison of a value, with the calls in which it differs in the note."""
     where = in_calls(cell.differs, repeats) if cell.differs and repeats > 1 else ""
     return replace(cell.worst, name=name, note="; ".join(filter(None, (where, cell.worst.note))))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from cabw_viz.numerics.distance import in_float64
 from cabw_viz.numerics.tolerance import Tolerance
 from cabw_viz.record.comparison import Element, GradientComparison
 from cabw_viz.record.kinds import Verdict
@@ -16,7 +17,7 @@ from cabw_viz.runtime.gradient_snapshots import Gradient, equal_bits
 def compare(
     name: str, reference: Gradient | None, candidate: Gradient | None, tolerance: Tolerance
 ) -> GradientComparison:
-    """Judge one gradient against its reference; a side that has none is None."""
+    """Compare one gradient with its reference; a side without a gradient is None."""
     present = reference or candidate
     if present is None:
         raise ValueError(f"{name} has a gradient on neither side")
@@ -33,23 +34,23 @@ def compare(
 
 
 def metadata_differences(reference: Gradient, candidate: Gradient) -> list[str]:
-    """What differs beside the values, `attribute: reference | candidate`."""
-    found = []
+    """The attributes that differ, as `attribute: reference | candidate`."""
+    differences = []
     for attribute in ("shape", "dtype", "layout", "device"):
-        ours, theirs = getattr(reference.value, attribute), getattr(candidate.value, attribute)
-        if ours != theirs:
-            shown = (tuple(ours), tuple(theirs)) if attribute == "shape" else (ours, theirs)
-            found.append(f"{attribute}: {shown[0]} | {shown[1]}")
-    if not found and reference.strides is not None and candidate.strides is not None:
+        expected, actual = getattr(reference.value, attribute), getattr(candidate.value, attribute)
+        if expected != actual:
+            sides = (tuple(expected), tuple(actual)) if attribute == "shape" else (expected, actual)
+            differences.append(f"{attribute}: {sides[0]} | {sides[1]}")
+    if not differences and reference.strides is not None and candidate.strides is not None:
         shape = reference.value.shape
-        if reference.value.numel() > 1 and _significant(shape, reference.strides) != _significant(
+        if reference.value.numel() > 1 and _significant_strides(shape, reference.strides) != _significant_strides(
             shape, candidate.strides
         ):
-            found.append(f"strides: {reference.strides} | {candidate.strides}")
-    return found
+            differences.append(f"strides: {reference.strides} | {candidate.strides}")
+    return differences
 
 
-def _significant(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+def _significant_strides(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     """Strides of the dimensions along which there is more than one element."""
     return [stride for size, stride in zip(shape, strides, strict=True) if size > 1]
 
@@ -62,37 +63,42 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
+def aligned(candidate: Gradient, reference: torch.Tensor) -> Gradient:
+    """A gradient on the reference's device and in its dtype; complex numbers stay complex."""
+    dtype = reference.dtype if reference.is_complex() == candidate.value.is_complex() else candidate.value.dtype
+    return Gradient(candidate.value.to(reference.device, dtype), None)
+
+
 def _compare_values(
     name: str, reference: torch.Tensor, candidate: torch.Tensor, tolerance: Tolerance
 ) -> GradientComparison:
     shape, dtype, count = tuple(reference.shape), str(reference.dtype), reference.numel()
-    infinite = [~torch.isfinite(side) for side in (reference, candidate)]
-    wrong = [int(side.sum()) for side in infinite]
-    if any(wrong):
-        infinity = first_element(infinite[0] | infinite[1], reference, candidate)
-        note = f"not finite: {wrong[0]} elements of the reference, {wrong[1]} of the candidate"
+    masks = [~torch.isfinite(side) for side in (reference, candidate)]
+    nonfinite = [int(mask.sum()) for mask in masks]
+    if any(nonfinite):
+        first = first_element(masks[0] | masks[1], reference, candidate)
+        note = f"not finite: {nonfinite[0]} elements of the reference, {nonfinite[1]} of the candidate"
         note += "; equal bit by bit" if bitwise_equal(reference, candidate) else ""
-        return GradientComparison(name, "nonfinite", None, None, shape, dtype, count, 0, note, infinity)
+        return GradientComparison(name, "nonfinite", None, None, shape, dtype, count, 0, note, first)
     if bitwise_equal(reference, candidate):
         return GradientComparison(name, "bitwise", 0.0, 0.0, shape, dtype, count)
-    wide = torch.complex128 if reference.is_complex() else torch.float64
-    exact = reference.to(wide)
-    distance = (candidate.to(wide) - exact).abs()
-    size = exact.abs()
-    scale = float(size.max())
-    outside = distance > tolerance.rtol * size + tolerance.atol * scale
+    expected = in_float64(reference)
+    errors = (in_float64(candidate) - expected).abs()
+    sizes = expected.abs()
+    scale = float(sizes.max())
+    outside = errors > tolerance.rtol * sizes + tolerance.atol * scale
     mismatched = int(outside.sum())
-    largest = float(distance.max())
+    largest = float(errors.max())
     relative = largest / scale if scale else (math.inf if largest else 0.0)
     verdict: Verdict = "mismatch" if mismatched else "within_tolerance"
-    first = first_element(outside if mismatched else distance > 0, reference, candidate)
+    first = first_element(outside if mismatched else errors > 0, reference, candidate)
     return GradientComparison(name, verdict, largest, relative, shape, dtype, count, mismatched, first=first)
 
 
-def first_element(picked: torch.Tensor, reference: torch.Tensor, candidate: torch.Tensor) -> Element:
-    """The first of the picked elements, in the order of their indices."""
-    place = int(picked.reshape(-1).to(torch.uint8).argmax())
-    index = tuple(int(position) for position in torch.unravel_index(torch.tensor(place), reference.shape))
+def first_element(mask: torch.Tensor, reference: torch.Tensor, candidate: torch.Tensor) -> Element:
+    """The first element for which a mask is true, in the order of the indices."""
+    flat = int(mask.reshape(-1).to(torch.uint8).argmax())
+    index = tuple(int(position) for position in torch.unravel_index(torch.tensor(flat), reference.shape))
     return Element(index, reference[index].item(), candidate[index].item())
 
 

@@ -60,6 +60,8 @@ def _is_tolerance(value: object) -> bool:
 
 # -------------------------------------------------------------------------------------------------- digits of dtypes
 
+HALF_DTYPES = frozenset({torch.bfloat16, torch.float16})
+
 
 def has_digits(dtype: torch.dtype) -> bool:
     """Whether numbers of a dtype are rounded: floating and complex ones are."""

@@ -1,4 +1,4 @@
-"""Whole steps held against the uncompiled one, as plain data."""
+"""Whole steps compared with the uncompiled one, as plain data."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class StepCall:
 
 @dataclass(frozen=True)
 class StepRun:
-    """Several calls of a step in a row, in one manner."""
+    """Several calls of a step in a row, in one mode."""
 
     name: str
-    words: str
+    description: str
     """What was run."""
     reference: str
-    """The name of what it is held against: `eager`, `as_is`, `cuda/eager`."""
+    """The name of the run that it is compared with: `eager`, `as_is`, `cuda/eager`."""
     calls: tuple[StepCall, ...]
     notes: tuple[str, ...] = ()
 
@@ -40,11 +40,11 @@ class StepMatrix:
 
     runs: tuple[StepRun, ...]
     reference: str
-    """What `eager` is, in words; the runs are held against it unless they say otherwise."""
+    """A description of `eager`, the reference of every run that names no other."""
     repeats: int
     """How many calls each run made."""
     values: tuple[tuple[Compared, str], ...] = ()
-    """Kind and name of all that the reference gave."""
+    """Kind and name of each value that the reference left."""
     raised: tuple[str, ...] = ()
     """What the reference raised in each call; empty texts where it ran."""
     tolerances: tuple[tuple[str, float, float], ...] = ()

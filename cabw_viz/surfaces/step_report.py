@@ -9,8 +9,8 @@ from cabw_viz.analysis import steps
 from cabw_viz.analysis.steps import Finding
 from cabw_viz.errors import CabwError
 from cabw_viz.record.steps import StepMatrix
-from cabw_viz.replay.steps.comparing import compare_steps
-from cabw_viz.replay.steps.step_plan import Wanted, plan_of
+from cabw_viz.replay.steps.comparison import compare_steps
+from cabw_viz.replay.steps.step_plan import CompareArguments, plan_of
 from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.views import html, steps_table
 from cabw_viz.views.steps_text import finding_lines, matrix_text
@@ -78,8 +78,8 @@ def compare(  # noqa: PLR0913  # every one of these is a choice of its own, and 
         CabwError: an argument is not one of these, a device or backend is not here, or the step leaves nothing to
             compare. What a run raises is no exception of this, but stands in its column.
     """
-    wanted = Wanted(step, params, backward, devices, dtypes, backends, against or {}, repeats, rtol, atol)
-    return ParityMatrix(compare_steps(plan_of(wanted)))
+    arguments = CompareArguments(step, params, backward, devices, dtypes, backends, against or {}, repeats, rtol, atol)
+    return ParityMatrix(compare_steps(plan_of(arguments)))
 
 
 class ParityMatrix:

@@ -41,7 +41,7 @@ def facts(matrix: StepMatrix) -> list[str]:
 def _fact(run: StepRun) -> str:
     """What a run was, and what it was held against."""
     against = "" if run.reference == "eager" else f"; against {in_line(run.reference)}"
-    return f"{in_line(run.name)}: {in_line(run.words, 200)}{against}"
+    return f"{in_line(run.name)}: {in_line(run.description, 200)}{against}"
 
 
 def column(run: StepRun, names: list[str]) -> list[str]:

@@ -158,7 +158,7 @@ class NodeJudge:
     def _by_value(self, reference: Gradient, candidate: torch.Tensor) -> Judged:
         expected, found = plain(reference.value), plain(candidate)
         if self.across:
-            expected, found = brought_together(expected, found)
+            expected, found = in_coarser_dtype(expected, found)
         ranges = range_of(expected), range_of(found)
         if expected.shape == found.shape and expected.dtype == found.dtype and not all(map(is_finite, ranges)):
             return _ranged(_not_finite(expected, found), *ranges)
@@ -217,7 +217,7 @@ def _not_finite(expected: torch.Tensor, found: torch.Tensor) -> Difference:
     return Difference("nonfinite", note=f"not finite: {wrong[0]} elements of the reference, {wrong[1]} here")
 
 
-def brought_together(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def in_coarser_dtype(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Two gradients on the reference's device and in the coarser of their dtypes."""
     candidate = candidate.to(reference.device)
     if reference.dtype == candidate.dtype or reference.is_complex() != candidate.is_complex():

@@ -27,7 +27,7 @@ from cabw_viz.replay.divergence.gradient_sites import GradientSites, gradient_si
 from cabw_viz.replay.divergence.node_comparison import Judged, NodeJudge
 from cabw_viz.replay.divergence.probing import Following, StoppedError, with_places_out
 from cabw_viz.replay.divergence.rows import Findings, rows_of
-from cabw_viz.replay.divergence.step_rounding import Held, judged_against_float64, needs_float64
+from cabw_viz.replay.divergence.step_rounding import StepOutputs, judge_against_float64, needs_float64
 from cabw_viz.replay.parity.comparison import check_reference
 from cabw_viz.replay.parity.comparison import notes as notes_of_hooks
 from cabw_viz.replay.parity.descriptions import RUNS
@@ -137,7 +137,7 @@ class _Search:
     judge: NodeJudge
     compiled: dict[str, Any] = field(default_factory=dict)
     """What a compiled graph had at each place."""
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, StepOutputs] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -239,7 +239,7 @@ class _Search:
         if found is None or self.judge.given or not isinstance(reference, Gradient) or candidate is None:
             return found
         if needs_float64(found.difference, reference.value, candidate):
-            self.held[name] = Held(reference.value.detach(), candidate.detach())
+            self.held[name] = StepOutputs(reference.value.detach(), candidate.detach())
         return found
 
     def _instead(self, name: str, value: Any) -> torch.Tensor | None:
@@ -264,7 +264,7 @@ class _Search:
         def at(name: str, value: Any) -> Any:
             if name in self.held and isinstance(value, torch.Tensor):
                 independent = name in reproduced
-                difference = judged_against_float64(
+                difference = judge_against_float64(
                     alone[name].difference, self.held[name], value, independent=independent
                 )
                 alone[name] = replace(alone[name], difference=difference)

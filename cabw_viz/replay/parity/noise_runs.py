@@ -17,7 +17,11 @@ import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import plain
-from cabw_viz.numerics.float64_distance import Judged, Noise, PerturbedResults, Precision, distance, precision
+from cabw_viz.numerics.constants import KERNEL_RUNS, ROUNDING_RUNS
+from cabw_viz.numerics.distance import distance
+from cabw_viz.numerics.noise import Float64Errors, Noise
+from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
+from cabw_viz.numerics.precision import Precision, precision_of_sides
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import EAGER
@@ -26,8 +30,6 @@ from cabw_viz.replay.placement.runnable_graph import RunnableGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target, target_named
 from cabw_viz.replay.runner import GradientCollector, interpreted, prepared
 from cabw_viz.runtime.capture_state import CaptureState
-
-RUNS_BY_ROUNDING, RUNS_BY_KERNELS = 2, 3
 
 
 def judge(
@@ -51,7 +53,7 @@ def judge(
     """
     in_question = [row for row in rows if row.verdict in COMPARED and row.verdict != "bitwise"]
     target, gradients = asked.target, (gradient.value for gradient in sides.run.values())
-    how = precision(record, gradients, target.device, target.dtype, eager=record.run == "eager")
+    how = precision_of_sides(record, gradients, target.device, target.dtype, eager=record.run == "eager")
     if how is None or not (asked.exact is True or (asked.exact == "auto" and in_question)):
         return list(rows), []
     further = NoiseRuns(record, live, asked)
@@ -62,7 +64,7 @@ def judge(
             raise
         return list(rows), [f"no float64 run to judge by: {error.seen}"]
     judged = {
-        index: Judged(*(distance(side, exact[index]) for side in sides.pair(index)))
+        index: Float64Errors(*(distance(side, exact[index]) for side in sides.pair(index)))
         for index, row in zip(sides.leaves, rows, strict=True)
         if row.verdict in COMPARED and index in exact and bool(exact[index].isfinite().all())
     }
@@ -78,7 +80,7 @@ def judge(
 def _verdicts(
     rows: Sequence[GradientComparison],
     leaves: Sequence[int],
-    judged: dict[int, Judged],
+    judged: dict[int, Float64Errors],
     noise: dict[int, Noise],
     how: Precision,
 ) -> list[GradientComparison]:
@@ -87,9 +89,9 @@ def _verdicts(
         if index not in judged:
             found.append(row)
             continue
-        noted = judged[index].noted(row)
+        noted = judged[index].row_with_errors(row)
         questioned = index in noise and row.verdict != "bitwise"
-        found.append(judged[index].verdict(noted, noise[index], how) if questioned else noted)
+        found.append(judged[index].row_with_verdict(noted, noise[index], how) if questioned else noted)
     return found
 
 
@@ -116,16 +118,16 @@ class NoiseRuns:
 
     def by_rounding(self, how: Precision) -> None:
         """Find out what rounding the results of operators does to the float64 run."""
-        units = [PerturbedResults(how.unit, seed) for seed in range(RUNS_BY_ROUNDING)]
+        units = [PerturbedResults(UniformFactors(how.unit, seed)) for seed in range(ROUNDING_RUNS)]
         for changed in self._runs(self._target, units):
             for index, gradient in changed.items():
                 apart = distance(gradient, self._exact[index])
-                self.noise[index] = self.noise.get(index, Noise()).or_more(Noise(apart, apart))
+                self.noise[index] = self.noise.get(index, Noise()).maximum(Noise(apart, apart))
         if how.coarser > 1:
             self._by_rounding_what_was_saved(how)
-        computed = "TF32" if how.tf32[0] else str(how.computed).removeprefix("torch.")
+        computed = "TF32" if how.tf32[0] else str(how.reference).removeprefix("torch.")
         self.notes.append(
-            f"what is noise was judged by {RUNS_BY_ROUNDING} more such runs, in which each result of an operator was "
+            f"what is noise was judged by {ROUNDING_RUNS} more such runs, in which each result of an operator was "
             f"changed at random within the precision of {computed}"
         )
 
@@ -135,8 +137,8 @@ class NoiseRuns:
         inputs = [_rounded(value, self._asked.target.dtype) for value in ready.arguments.inputs]
         (changed,) = self._runs_of(replace(ready, arguments=replace(ready.arguments, inputs=inputs)), [None])
         for index, gradient in changed.items():
-            apart = distance(gradient, self._exact[index]).over(how.coarser)
-            self.noise[index] = self.noise[index].or_more(Noise(candidate=apart))
+            apart = distance(gradient, self._exact[index]).divided_by(how.coarser)
+            self.noise[index] = self.noise[index].maximum(Noise(candidate=apart))
 
     def by_kernels(self, how: Precision) -> None:
         """Find out how far runs on the reference's and the candidate's own kernels spread, results changed too."""
@@ -146,16 +148,17 @@ class NoiseRuns:
         elsewhere = Target(target.device, target.dtype, EAGER)
         there = self._spread(elsewhere, how.unit_of_candidate) if moved else {}
         for index, noise in own.items():
-            candidate = there.get(index, noise).reference.over(how.coarser if index in there else 1.0)
-            self.noise[index] = self.noise[index].or_more(Noise(noise.reference, candidate))
+            candidate = there.get(index, noise).reference.divided_by(how.coarser if index in there else 1.0)
+            self.noise[index] = self.noise[index].maximum(Noise(noise.reference, candidate))
         self.notes.append(
-            f"what was then still in question was judged by the spread of {RUNS_BY_KERNELS} runs on the kernels of "
+            f"what was then still in question was judged by the spread of {KERNEL_RUNS} runs on the kernels of "
             "each side, with results changed likewise"
         )
 
     def _spread(self, target: Target, unit: float) -> dict[int, Noise]:
         """How far runs at a target are from one another, in units of the float64 gradient."""
-        base, *changed = self._runs(target, [None, *(PerturbedResults(unit, seed) for seed in range(RUNS_BY_KERNELS))])
+        modes = (PerturbedResults(UniformFactors(unit, seed)) for seed in range(KERNEL_RUNS))
+        base, *changed = self._runs(target, [None, *modes])
         found: dict[int, Noise] = {}
         for run in changed:
             for index, gradient in run.items():
@@ -163,7 +166,7 @@ class NoiseRuns:
                 if exact is None or gradient.shape != exact.shape:
                     continue
                 apart = gradient.to(exact.device, exact.dtype) - base[index].to(exact.device, exact.dtype)
-                found[index] = found.get(index, Noise()).or_more(Noise(distance(apart + exact, exact)))
+                found[index] = found.get(index, Noise()).maximum(Noise(distance(apart + exact, exact)))
         return found
 
     def _runs(self, target: Target, modes: Sequence[PerturbedResults | None]) -> list[dict[int, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""One call of a user's step, and what came of it."""
+"""One call of a user's step, and the values that it leaves."""
 
 from __future__ import annotations
 
@@ -10,96 +10,99 @@ from typing import Any
 import torch
 
 from cabw_viz.record.kinds import Compared
-from cabw_viz.replay.steps.step_under_test import Subject
+from cabw_viz.replay.steps.step_under_test import StepUnderTest
 from cabw_viz.runtime.gradient_snapshots import Gradient, detached_copy, strides_of
 
-Key = tuple[Compared, str]
-Seen = Gradient | str
+ValueKey = tuple[Compared, str]
+CallValue = Gradient | str
 """A tensor or number, or a text."""
 
 DEEPEST = 8
-"""Results that are nested deeper are not looked at."""
+"""Results that are nested deeper are not compared."""
 
 
 @dataclass
-class Observed:
+class CallResult:
     """What a call of a step left: gradients, loss, further results and buffers, or an exception."""
 
-    values: dict[Key, Seen] = field(default_factory=dict)
+    values: dict[ValueKey, CallValue] = field(default_factory=dict)
     raised: str = ""
     own_backward: bool | None = None
-    """Whether the step made its backward itself; None where it did not come so far."""
+    """Whether the step made its backward itself; None where it raised before that was known."""
 
-    def kept(self) -> Observed:
-        """The same with copies, which later calls do not change."""
-        values = {key: seen if isinstance(seen, str) else _kept(seen) for key, seen in self.values.items()}
-        return Observed(values, self.raised, self.own_backward)
+    def copy(self) -> CallResult:
+        """The same with copies of the tensors, which later calls do not change."""
+        values = {key: value if isinstance(value, str) else _copy(value) for key, value in self.values.items()}
+        return CallResult(values, self.raised, self.own_backward)
 
 
-def _kept(seen: Gradient) -> Gradient:
-    return Gradient(detached_copy(seen.value), seen.strides)
+def _copy(gradient: Gradient) -> Gradient:
+    return Gradient(detached_copy(gradient.value), gradient.strides)
 
 
 def observe(
-    subject: Subject,
-    step: Callable[[], Any],
+    step: StepUnderTest,
+    function: Callable[[], Any],
     backward: Callable[[Any], Any] | None,
     own_backward: bool | None,
-) -> Observed:
+) -> CallResult:
     """Call a step, and its backward unless it makes that itself.
 
     Args:
-        subject: whose parameters' `.grad` is looked at; None at the beginning.
-        step: what to call; the subject's own or a compiled form of it.
+        step: the `.grad` of its parameters is set to None first, and read afterwards.
+        function: what to call: the step's own function or a compiled form of it.
         backward: the user's own, called with what the step returned.
-        own_backward: whether the reference made its own; a step does so too, or if it left a gradient, or returned
-            nothing that needs one.
+        own_backward: True if the reference made its own backward; then this call makes its own too. Otherwise it does
+            if it leaves a gradient, or returns nothing that requires one.
     """
-    for place in subject.places():
-        place.tensor.grad = None
-    seen = Observed(own_backward=own_backward)
+    for slot in step.slots():
+        slot.tensor.grad = None
+    result = CallResult(own_backward=own_backward)
     try:
-        returned = step()
-        loss, results = _parts(returned)
+        returned = function()
+        loss, others = _loss_and_others(returned)
         if backward is not None:
-            results += list(leaves(backward(returned)))
+            others += list(leaves(backward(returned)))
         else:
-            wants = isinstance(loss, torch.Tensor) and loss.requires_grad
+            requires_grad = isinstance(loss, torch.Tensor) and loss.requires_grad
             if not own_backward:
-                seen.own_backward = not wants or any(place.tensor.grad is not None for place in subject.places())
-            if wants and not seen.own_backward:
+                has_gradients = any(slot.tensor.grad is not None for slot in step.slots())
+                result.own_backward = not requires_grad or has_gradients
+            if requires_grad and not result.own_backward:
                 loss.backward()
-        seen.values = dict(_values(subject, loss, results))
-    except Exception as error:  # noqa: BLE001  # whatever a user's step raises is what is to be told
-        seen.raised = f"{type(error).__name__}: {error}"
-    return seen
+        result.values = dict(_values(step, loss, others))
+    except Exception as error:  # noqa: BLE001  # whatever a user's step raises is a result to report
+        result.raised = f"{type(error).__name__}: {error}"
+    return result
 
 
-def _values(subject: Subject, loss: Any, results: list[tuple[str, Seen]]) -> Iterator[tuple[Key, Seen]]:
-    places = list(subject.places())
-    for place in places:
-        grad = place.tensor.grad
+def _values(
+    step: StepUnderTest, loss: Any, others: list[tuple[str, CallValue]]
+) -> Iterator[tuple[ValueKey, CallValue]]:
+    slots = list(step.slots())
+    for slot in slots:
+        grad = slot.tensor.grad
         if grad is not None:
-            yield ("gradient", place.name), Gradient(grad.detach(), strides_of(grad))
-    yield from ((("loss", ""), seen) for _, seen in itertools.islice(leaves(loss), 1))
-    yield from ((("result", name), seen) for name, seen in results)
-    for place in places:
-        if place.is_buffer:
-            yield ("buffer", place.name), Gradient(place.tensor.detach(), None)
+            yield ("gradient", slot.name), Gradient(grad.detach(), strides_of(grad))
+    yield from ((("loss", ""), value) for _, value in itertools.islice(leaves(loss), 1))
+    yield from ((("result", name), value) for name, value in others)
+    for slot in slots:
+        if slot.is_buffer:
+            yield ("buffer", slot.name), Gradient(slot.tensor.detach(), None)
 
 
-def _parts(returned: Any) -> tuple[Any, list[tuple[str, Seen]]]:
+def _loss_and_others(returned: Any) -> tuple[Any, list[tuple[str, CallValue]]]:
     """The loss among what a step returned, and the leaves of the rest."""
     if isinstance(returned, Mapping):
         others = {key: value for key, value in returned.items() if key != "loss"}
         return returned.get("loss"), list(leaves(others))
     if isinstance(returned, list | tuple):
-        rest = [seen for at, value in enumerate(returned) if at for seen in leaves(value, f"[{at}]")]
+        rest = [leaf for index, value in enumerate(returned) if index for leaf in leaves(value, f"[{index}]")]
         return returned[0] if returned else None, rest
     return returned, []
 
 
-def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Seen]]:
+def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, CallValue]]:
     """The tensors, numbers and texts in a value, each under a name such as `logits[0]`."""
     if isinstance(value, torch.Tensor):
         yield name, Gradient(value.detach(), None)
@@ -111,11 +114,11 @@ def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Se
         for key, item in value.items():
             yield from leaves(item, f"{name}.{key}" if name else str(key), depth + 1)
     elif depth < DEEPEST and isinstance(value, list | tuple):
-        for at, item in enumerate(value):
-            yield from leaves(item, f"{name}[{at}]", depth + 1)
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{name}[{index}]", depth + 1)
 
 
-def _number(value: complex) -> Seen:
+def _number(value: complex) -> CallValue:
     """A number as a tensor of its widest dtype; as text, where it fits into none."""
     dtype = next(dtype for kind, dtype in _WIDEST.items() if isinstance(value, kind))
     try:

@@ -1,4 +1,4 @@
-"""What is to be run when whole steps are compared, checked before anything runs."""
+"""The plan of a comparison of whole steps: all arguments, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import torch
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.tolerance import tolerance_for
+from cabw_viz.record.options import EAGER
 from cabw_viz.replay.placement.devices import Compiler, compiler_named, device_named, dtype_named
-from cabw_viz.replay.steps.step_under_test import Subject
+from cabw_viz.replay.steps.step_under_test import StepUnderTest
 
 AGAINST = "against={'mine': torch.compile(step)}"
 BUILD = "def build(device='cpu', dtype=torch.float32): ...; return step, model"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a user asked for, as they gave it; see `cabw_viz.compare`."""
+class CompareArguments:
+    """The arguments of `cabw_viz.compare`, unchecked."""
 
     step: Any
     params: Any
@@ -38,111 +39,126 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Variant:
-    """Where and in what a step is built; None is left to whoever builds it."""
+    """Device and dtype to build the step with; None means the builder's default."""
 
     device: torch.device | None = None
     dtype: torch.dtype | None = None
 
     def name(self, base: Variant) -> str:
-        """What sets it apart from another: `cuda/bfloat16`."""
+        """The device and dtype that differ from another variant's: `cuda/bfloat16`."""
         device = str(self.device) if self.device != base.device else ""
         dtype = str(self.dtype).removeprefix("torch.") if self.dtype != base.dtype else ""
         return "/".join(filter(None, (device, dtype)))
 
 
-Source = Callable[[Variant], Subject]
-"""Makes the step anew where it is built; else gives the one there is."""
+StepFactory = Callable[[Variant], StepUnderTest]
+"""Returns a step: a new one from a function that builds, or else always the same."""
 
 
 @dataclass(frozen=True)
-class Manner:
+class StepMode:
     """One way to run a step."""
 
     name: str
-    words: str
-    prepare: Callable[[Subject], Callable[[], Any]]
-    """Makes of a step what is called."""
-    around: Callable[[], AbstractContextManager[Any]]
+    description: str
+    prepare: Callable[[StepUnderTest], Callable[[], Any]]
+    """Returns what is called for a step."""
+    context: Callable[[], AbstractContextManager[Any]]
     """The context of each call."""
-    compiled: Callable[[], int] | None = None
-    """Counts what was compiled so far; None where nothing needs to be."""
+    compiled_count: Callable[[], int] | None = None
+    """Counts what was compiled so far; None for a mode in which nothing is compiled."""
+    replay_backend: str | Compiler | None = None
+    """The backend under which a captured graph of the backward computes as in this mode; None where none does."""
 
 
-def as_it_is(subject: Subject) -> Callable[[], Any]:
-    """The step itself."""
-    return subject.step
+def step_function(step: StepUnderTest) -> Callable[[], Any]:
+    """The step's own function, unchanged."""
+    return step.function
 
 
-def nothing_compiled() -> AbstractContextManager[Any]:
-    """Context in which what `torch.compile` made runs as it was before."""
+def force_eager() -> AbstractContextManager[Any]:
+    """Context in which what `torch.compile` made runs uncompiled."""
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance
 
 
-EAGER = Manner("eager", "the step in eager, nothing in it compiled", as_it_is, nothing_compiled)
-AGAIN = replace(EAGER, words="the same once more: what it differs by is eager's own noise")
-AS_IS = Manner("as_is", "the step as it is, its own compiled parts too", as_it_is, nullcontext)
-COMPILED_AUTOGRAD = Manner(
+EAGER_STEP = StepMode("eager", "the step in eager, nothing in it compiled", step_function, force_eager)
+EAGER_RERUN = replace(EAGER_STEP, description="the same once more: what it differs by is eager's own noise")
+AS_IS = StepMode("as_is", "the step as it is, its own compiled parts too", step_function, nullcontext)
+COMPILED_AUTOGRAD = StepMode(
     "compiled_autograd",
     "the step as it is, its backward through compiled autograd (the captured graph op by op)",
-    as_it_is,
+    step_function,
     torch_adapter.compiled_autograd_op_by_op,
     torch_adapter.count_of_captures,
+    EAGER,
 )
 
 
-def manner_of(backend: str | Compiler) -> Manner:
+def mode_for(backend: str | Compiler) -> StepMode:
     """How to run a step under a backend: `eager`, `compiled_autograd`, or one of torch.compile."""
-    known = {manner.name: manner for manner in (EAGER, COMPILED_AUTOGRAD)}  # `as_is` is run where it says something
+    known = {mode.name: mode for mode in (EAGER_STEP, COMPILED_AUTOGRAD)}  # AS_IS runs only where it adds something
     if isinstance(backend, str) and backend in known:
         return known[backend]
     compiler = compiler_named(backend, also=tuple(known))
     name = compiler if isinstance(compiler, str) else getattr(compiler, "__name__", type(compiler).__name__)
 
-    def compiled(subject: Subject) -> Callable[[], Any]:
-        made: Callable[[], Any] = torch.compile(subject.step, backend=compiler)
-        return made
+    def compiled_step(step: StepUnderTest) -> Callable[[], Any]:
+        function: Callable[[], Any] = torch.compile(step.function, backend=compiler)
+        return function
 
-    words = f"the step under torch.compile(backend={name!r}), its backward in the eager engine"
-    return Manner(name, words, compiled, nullcontext, torch_adapter.count_of_graphs)
+    description = f"the step under torch.compile(backend={name!r}), its backward in the eager engine"
+    return StepMode(name, description, compiled_step, nullcontext, torch_adapter.count_of_graphs, backend)
 
 
-def own(name: str) -> Manner:
-    """How to run a step that the user brought."""
-    return Manner(name, "a step of your own, run as it is", as_it_is, nullcontext)
+def own_step_mode(name: str) -> StepMode:
+    """How to run a step of the user's own, given in `against`."""
+    return StepMode(name, "a step of your own, run as it is", step_function, nullcontext)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run."""
+    """What a comparison runs."""
 
-    source: Source
+    factory: StepFactory
     backward: Callable[[Any], Any] | None
     variants: tuple[Variant, ...]
     """The first is that of the reference."""
-    manners: tuple[Manner, ...]
-    against: tuple[tuple[Manner, Source], ...]
+    modes: tuple[StepMode, ...]
+    against: tuple[tuple[StepMode, StepFactory], ...]
     repeats: int
     rtol: float | None
     atol: float | None
 
 
-def plan_of(wanted: Wanted) -> Plan:
-    """Check what a user asked for.
+def plan_of(arguments: CompareArguments) -> Plan:
+    """The plan for arguments, each of them checked.
 
     Raises:
-        CabwError: an argument cannot be what it is.
+        CabwError: an argument is not one that `compare` takes.
     """
-    tolerance_for(torch.float32, wanted.rtol, wanted.atol)
-    if isinstance(wanted.repeats, bool) or not isinstance(wanted.repeats, int) or wanted.repeats < 1:
-        raise CabwError(f"compare() got repeats={wanted.repeats!r}", expected="a whole number from 1")
-    backends = [wanted.backends] if isinstance(wanted.backends, str) or callable(wanted.backends) else wanted.backends
-    manners = tuple(manner_of(backend) for backend in backends)
-    source = _source(wanted.step, wanted.params)
-    _check_against(wanted.against)
-    against = tuple((own(name), _other(wanted, name, other)) for name, other in wanted.against.items())
-    _check_names([manner.name for manner in manners], [manner.name for manner, _ in against])
-    return Plan(source, wanted.backward, _variants(wanted), manners, against, wanted.repeats, wanted.rtol, wanted.atol)
+    tolerance_for(torch.float32, arguments.rtol, arguments.atol)
+    if isinstance(arguments.repeats, bool) or not isinstance(arguments.repeats, int) or arguments.repeats < 1:
+        raise CabwError(f"compare() got repeats={arguments.repeats!r}", expected="a whole number from 1")
+    backends = arguments.backends
+    backends = [backends] if isinstance(backends, str) or callable(backends) else backends
+    modes = tuple(mode_for(backend) for backend in backends)
+    factory = _factory(arguments.step, arguments.params)
+    _check_against(arguments.against)
+    against = tuple(
+        (own_step_mode(name), _against_factory(arguments, name, other)) for name, other in arguments.against.items()
+    )
+    _check_names([mode.name for mode in modes], [mode.name for mode, _ in against])
+    return Plan(
+        factory,
+        arguments.backward,
+        _variants(arguments),
+        modes,
+        against,
+        arguments.repeats,
+        arguments.rtol,
+        arguments.atol,
+    )
 
 
 def _check_against(against: Any) -> None:
@@ -157,68 +173,68 @@ def _check_against(against: Any) -> None:
 
 
 def _check_names(backends: list[str], against: list[str]) -> None:
-    reserved = {EAGER.name, AS_IS.name} - set(backends)
+    reserved = {EAGER_STEP.name, AS_IS.name} - set(backends)
     names = [*reserved, *backends, *against]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise CabwError(f"two runs are called {twice!r}", expected="a name of its own for each backend and step")
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        raise CabwError(f"two runs are called {double!r}", expected="a name of its own for each backend and step")
 
 
-def _source(step: Any, params: Any) -> Source:
+def _factory(step: Any, params: Any) -> StepFactory:
     if not callable(step):
         raise CabwError(f"compare() got a {type(step).__name__} as its step", expected="a function without arguments")
     if params is None:
         return _Builder(step)
-    subject = Subject(step, params)
-    subject.check()
-    return lambda _: subject
+    step_under_test = StepUnderTest(step, params)
+    step_under_test.check()
+    return lambda _: step_under_test
 
 
-def _other(wanted: Wanted, name: str, other: Any) -> Source:
-    """A step to hold against the reference: with the same parameters, with its own, or built as the first is."""
+def _against_factory(arguments: CompareArguments, name: str, other: Any) -> StepFactory:
+    """A step of `against`: with the same parameters, with its own, or built as the first step is."""
     if isinstance(other, tuple) and len(other) == 2:
-        return _source(*other)
+        return _factory(*other)
     if not callable(other):
         raise CabwError(
             f"against[{name!r}] is a {type(other).__name__}",
             expected="a step, or a pair of a step and its parameters",
             try_=AGAINST,
         )
-    return _source(other, wanted.params)
+    return _factory(other, arguments.params)
 
 
 class _Builder:
-    """Calls the user's function that builds a step, with as much of a variant as it takes."""
+    """Calls the user's function that builds a step, with the device and dtype of a variant."""
 
     def __init__(self, build: Callable[..., Any]) -> None:
         self._build = build
 
-    def __call__(self, variant: Variant) -> Subject:
-        given = {"device": variant.device, "dtype": variant.dtype}
-        built = self._build(**{name: value for name, value in given.items() if value is not None})
+    def __call__(self, variant: Variant) -> StepUnderTest:
+        options = {"device": variant.device, "dtype": variant.dtype}
+        built = self._build(**{name: value for name, value in options.items() if value is not None})
         if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0])):
             raise CabwError(
                 f"without parameters the function must build the step, and it returned a {type(built).__name__}",
                 expected="a pair: the step and its parameters",
                 try_=f"compare(step, model), or {BUILD}; compare(build)",
             )
-        subject = Subject(*built)
-        subject.check()
-        return subject
+        step = StepUnderTest(*built)
+        step.check()
+        return step
 
 
-def _variants(wanted: Wanted) -> tuple[Variant, ...]:
-    devices = _named(wanted, "device", wanted.devices, device_named)
-    dtypes = _named(wanted, "dtype", wanted.dtypes, dtype_named)
+def _variants(arguments: CompareArguments) -> tuple[Variant, ...]:
+    devices = _named(arguments, "device", arguments.devices, device_named)
+    dtypes = _named(arguments, "dtype", arguments.dtypes, dtype_named)
     return tuple(Variant(device, dtype) for device in devices for dtype in dtypes)
 
 
-def _named(wanted: Wanted, what: str, names: Any, find: Callable[[Any], Any]) -> list[Any]:
-    """The devices or dtypes of these names; where there are any, the step must be built for each."""
+def _named(arguments: CompareArguments, what: str, names: Any, find: Callable[[Any], Any]) -> list[Any]:
+    """The devices or dtypes of these names. Raises a CabwError unless the step can be built for each."""
     if not names:
         return [None]
     names = [names] if isinstance(names, str | torch.device | torch.dtype) else names
-    if wanted.params is not None or not _takes(wanted.step, what):
+    if arguments.params is not None or not _takes(arguments.step, what):
         raise CabwError(
             f"a step cannot be moved to another {what}: the tensors that it uses are its own",
             expected=f"a function that builds step and parameters, with an argument {what!r}",

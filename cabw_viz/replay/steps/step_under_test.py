@@ -1,4 +1,4 @@
-"""What a step works on: its parameters and buffers by name, kept before a run and put back after it."""
+"""What a step works on: its parameters and buffers by name, backed up before a run and restored after it."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from cabw_viz.numerics.compare import bitwise_equal
 from cabw_viz.runtime.capture_state import copy_of
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""Only these are put back in a module's place of them: who swaps others (FSDP) keeps books on it."""
+"""Only tensors of these classes are set as attributes of a module again: FSDP swaps its own and keeps track of them."""
 
 
 @dataclass(frozen=True)
-class Subject:
+class StepUnderTest:
     """A step and what it works on."""
 
-    step: Callable[[], Any]
+    function: Callable[[], Any]
     params: Any
-    """An nn.Module, or a mapping of names to leaf tensors; `check` says whether it is."""
+    """An nn.Module, or a mapping of names to leaf tensors; `check` raises for anything else."""
 
     def check(self) -> None:
         """Raise a CabwError where the parameters are not a module or leaf tensors by name."""
         if isinstance(self.params, torch.nn.Module):
             return
         if not isinstance(self.params, Mapping):
-            raise _no_params(f"a {type(self.params).__name__}")
+            raise _params_error(f"a {type(self.params).__name__}")
         for name, tensor in self.params.items():
             if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-                raise _no_params(f"a mapping with the entry {name!r}: {type(tensor).__name__}")
+                raise _params_error(f"a mapping with the entry {name!r}: {type(tensor).__name__}")
             if not tensor.is_leaf:
-                raise _no_params(f"{name!r}, which is no leaf but the result of {tensor.grad_fn}")
+                raise _params_error(f"{name!r}, which is no leaf but the result of {tensor.grad_fn}")
 
-    def places(self) -> Iterator[Place]:
-        """Each parameter and buffer as it stands now, a shared one once, under its first name."""
-        seen = set()
-        for place in _all_places(self.params):
-            if id(place.tensor) not in seen:
-                seen.add(id(place.tensor))
-                yield place
+    def slots(self) -> Iterator[TensorSlot]:
+        """Each parameter and buffer as it is now. A shared one is given once, under its first name."""
+        ids = set()
+        for slot in _all_slots(self.params):
+            if id(slot.tensor) not in ids:
+                ids.add(id(slot.tensor))
+                yield slot
 
 
-def _no_params(seen: str) -> CabwError:
+def _params_error(seen: str) -> CabwError:
     return CabwError(
         f"compare() got {seen} as its parameters",
         expected="an nn.Module, or a mapping of names to leaf tensors",
@@ -54,35 +54,35 @@ def _no_params(seen: str) -> CabwError:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A tensor where it stands: in a module under an attribute, or in a mapping."""
+class TensorSlot:
+    """A tensor with its name, and the module and attribute that hold it; a mapping's tensor has no module."""
 
     name: str
     tensor: torch.Tensor
     is_buffer: bool
-    owner: torch.nn.Module | None = None
+    module: torch.nn.Module | None = None
     attribute: str = ""
 
 
-def _all_places(params: Any) -> Iterator[Place]:
+def _all_slots(params: Any) -> Iterator[TensorSlot]:
     if not isinstance(params, torch.nn.Module):
         for name, tensor in params.items():
-            wants = tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)
-            yield Place(name, tensor, not wants)
+            is_parameter = tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)
+            yield TensorSlot(name, tensor, not is_parameter)
         return
     for path, module in params.named_modules():
         prefix = f"{path}." if path else ""
         for is_buffer, tensors in (False, module.named_parameters), (True, module.named_buffers):
             for attribute, tensor in tensors(recurse=False):
-                name = (prefix + attribute).replace("_orig_mod.", "")  # what torch.compile(model) puts in between
-                yield Place(name, tensor, is_buffer, module, attribute)
+                name = (prefix + attribute).replace("_orig_mod.", "")  # which torch.compile(model) inserts
+                yield TensorSlot(name, tensor, is_buffer, module, attribute)
 
 
 @dataclass
-class Kept:
-    """What a tensor was before a run."""
+class TensorBackup:
+    """The state of one tensor before a run."""
 
-    place: Place
+    slot: TensorSlot
     value: torch.Tensor | None = field(init=False)
     """A copy; None of a lazy parameter that has no value yet."""
     grad: torch.Tensor | None = field(init=False)
@@ -90,15 +90,15 @@ class Kept:
     requires_grad: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        tensor = self.place.tensor
+        tensor = self.slot.tensor
         self.value = None if torch.nn.parameter.is_lazy(tensor) else copy_of(tensor.detach())
         self.grad = tensor.grad
         self.grad_value = None if self.grad is None else copy_of(self.grad.detach())
         self.requires_grad = tensor.requires_grad
 
-    def put_back(self) -> None:
-        """Give the tensor its value, `.grad` and wish for a gradient again, and its module the tensor."""
-        place, tensor = self.place, self.place.tensor
+    def restore(self) -> None:
+        """Restore the tensor's value, `.grad` and `requires_grad`, and the attribute of its module."""
+        slot, tensor = self.slot, self.slot.tensor
         if self.value is not None:
             write(tensor, self.value)
         if tensor.requires_grad != self.requires_grad:
@@ -106,54 +106,55 @@ class Kept:
         if self.grad is not None and self.grad_value is not None:
             write(self.grad, self.grad_value)
         tensor.grad = self.grad
-        if place.owner is not None:
-            now = getattr(place.owner, place.attribute, None)
-            if now is not tensor and type(now) in (*PLAIN, type(None)) and type(tensor) in PLAIN:
-                setattr(place.owner, place.attribute, tensor)
+        if slot.module is not None:
+            current = getattr(slot.module, slot.attribute, None)
+            if current is not tensor and type(current) in (*PLAIN, type(None)) and type(tensor) in PLAIN:
+                setattr(slot.module, slot.attribute, tensor)
 
 
-class State:
-    """The parameters, buffers, gradients and training flags of a subject, as they were when this was made."""
+class ParameterState:
+    """The parameters, buffers, gradients and training flags of a step, as they were when this was made."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.kept = [Kept(place) for place in subject.places()]
-        params = subject.params
+    def __init__(self, step: StepUnderTest) -> None:
+        self._backups = [TensorBackup(slot) for slot in step.slots()]
+        params = step.params
         modules = list(params.modules()) if isinstance(params, torch.nn.Module) else []
         self._training = [(module, module.training) for module in modules]
 
     def values(self) -> dict[str, torch.Tensor]:
         """The values by name."""
-        return {kept.place.name: kept.value for kept in self.kept if kept.value is not None}
+        return {backup.slot.name: backup.value for backup in self._backups if backup.value is not None}
 
     def load(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Give the tensors of these names these values, as far as the shapes are the same."""
-        for kept in self.kept:
-            value = values.get(kept.place.name)
-            if value is not None and kept.value is not None and value.shape == kept.value.shape:
+        """Write these values to the tensors of these names that have the same shape."""
+        for backup in self._backups:
+            value = values.get(backup.slot.name)
+            if value is not None and backup.value is not None and value.shape == backup.value.shape:
                 with torch.no_grad():
-                    write(kept.place.tensor, value.to(kept.value.device, kept.value.dtype))
+                    write(backup.slot.tensor, value.to(backup.value.device, backup.value.dtype))
 
-    def put_back(self) -> None:
-        """Make everything as it was."""
-        for kept in self.kept:
-            kept.put_back()
+    def restore(self) -> None:
+        """Restore everything."""
+        for backup in self._backups:
+            backup.restore()
         for module, training in self._training:
             module.training = training
 
 
 def write(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Give a tensor this value where it has another.
+    """Write a value to a tensor that holds another.
 
-    Through `.data`, and only where needed: a graph that saved the tensor before is not told of a change that is none.
+    Through `.data`, and only where the value differs: a graph that saved the tensor before must see no new version
+    where nothing changes.
     """
     if (tensor.shape, tensor.dtype, tensor.device) != (value.shape, value.dtype, value.device):
         tensor.data = copy_of(value)
-    elif not _same(tensor.detach(), value):
+    elif not _is_same(tensor.detach(), value):
         tensor.data.copy_(value)
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors surely hold the same; a subclass that cannot tell is taken to differ."""
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors certainly hold the same; tensors of a subclass that cannot be compared count as different."""
     if one.layout is not torch.strided:
         return False
     try:

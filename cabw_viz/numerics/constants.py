@@ -1,0 +1,145 @@
+"""Every bound by which parity, divergence and whole steps tell rounding from faults: one table.
+
+Each entry says what it bounds, where it is used, and what the evidence for it is. The documents docs/parity.md and
+docs/divergence.md quote the values by these names; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """A bound for each of the three figures of a `Distance`."""
+
+    largest: float
+    mean_square: float
+    systematic: float
+
+
+# -------------------------------------------------------------------------------------------------------------- units
+
+HALF_UNIT = 1e-4
+"""A spacing of numbers around 1 above it is that of half precision.
+
+Used: parity (`Precision`) and divergence, to choose between the bounds below. Evidence: it separates float16 (9.8e-4),
+bfloat16 (7.8e-3) and TF32 (9.8e-4) from float32 (1.2e-7).
+"""
+
+TF32_UNIT = 2.0**-10
+"""The spacing of numbers around 1 in TF32.
+
+Used: parity, for products and convolutions in single precision on CUDA. Evidence: the format has ten explicit bits.
+"""
+
+SMALLEST_SIZE = 1e-100
+"""Stands for zero as the size of a float64 gradient, so that distances in units of it stay finite.
+
+Used: parity (`distance`). Evidence: far below every gradient that is not zero, and its square is still above zero.
+"""
+
+# ------------------------------------------------------------------------------------------- sums in other orders
+
+SUMS = 32
+"""How many times what rounding does to eager another kernel may be off, in single and double precision.
+
+Used: whole steps, times the measured noise of eager; divergence, times the distance of the nearer side from float64.
+Evidence: kernels sum in other orders; inductor's kernels on the CPU were off by up to 15 times as much as eager, in
+batch norms after convolutions.
+"""
+
+HALF_SUMS = 4
+"""The same for whole steps in half precision.
+
+Evidence: kernels sum in single precision there, and the noise is known from few samples; 3.5 times were seen.
+"""
+
+# ------------------------------------------------------------------------------------------------------------- parity
+
+FULL_LIMITS = Limits(32.0, 16.0, 16.0)
+"""How many times what rounding does to the float64 run a right gradient may be off, in single and double precision.
+
+Used: parity. Evidence: kernels sum in other orders; inductor was seen to be off by 15 times as much as eager.
+"""
+
+HALF_LIMITS = Limits(4.0, 4.0, 3.0)
+"""The same in half precision and TF32.
+
+Used: parity. Evidence: kernels sum in single precision there. Eager on the CPU came to at most 0.7 of these in GPT-2
+and in convolutions with batch norms; a factor of 1.01 in one kind of node came to 4.6 and 6.0 times these in bfloat16.
+"""
+
+FLOORS = Limits(1 / 2, 1 / 4, 1 / 8)
+"""What rounding does at least, in units of the precision that the reference computes in.
+
+Used: parity, where the perturbed runs show less. Evidence: one rounding changes a number by up to half a unit.
+"""
+
+SYSTEMATIC_SPREAD = 3
+"""How many times its expected size (mean square / sqrt(elements)) the mean of random roundings may be.
+
+Used: parity, along the gradient. Evidence: three standard deviations.
+"""
+
+ROUNDING_RUNS = 2
+"""How many perturbed float64 runs a parity makes. Used: parity. Evidence: the bounds above were measured with these."""
+
+KERNEL_RUNS = 3
+"""How many perturbed runs on the kernels of each side a parity makes where the perturbed float64 runs do not settle it.
+
+Used: parity. Evidence: the bounds above were measured with these.
+"""
+
+# --------------------------------------------------------------------------------------------------------- divergence
+
+CLOSER_LOOK = 1 / 2
+"""A step's own difference above this many units is judged against float64, in half precision.
+
+Used: divergence, in the Euclidean norm. Evidence: two sides that round once differ by a third of a unit or less, and
+torch.testing's tolerance is several times that.
+"""
+
+HALF_RATIO = 3.0
+"""How many times as far from float64 as the nearer side the farther one may be, in half precision.
+
+Used: divergence. Evidence: kernels sum in single precision and round once, so both sides are about as far off.
+"""
+
+HALF_SLACK = 1 / 8
+"""How many units the farther side may be off beyond that. Used: divergence, where the nearer side is almost exact."""
+
+DTYPE_ROUNDINGS = 4
+"""How many units of its dtype a replay in another dtype may be off.
+
+Used: divergence. Evidence: saved tensors and gradients are rounded before the step, and its result after it.
+"""
+
+FACTOR_ELEMENTS = 32
+"""From how many elements on a common factor is no rounding.
+
+Used: divergence, in half precision. Evidence: in fewer elements roundings may look like a factor.
+"""
+
+FACTOR_SIZE = 1 / 2
+"""A common factor differs from 1 by more than this many units. Used: divergence, in half precision."""
+
+FACTOR_REMAINDER = 1 / 2
+"""What a common factor leaves unexplained is less than this part of the difference. Used: as FACTOR_SIZE."""
+
+# -------------------------------------------------------------------------------------------------------- whole steps
+
+EAGER_PERTURBATIONS = 3
+"""How many perturbed eager runs a comparison of whole steps makes.
+
+Used: whole steps. Evidence: in half precision one run alone may miss a ReLU that another turns over.
+"""
+
+
+def noise_limit(unit: float) -> float:
+    """The largest difference that is ever called noise, in units of the largest gradient: the root of the precision.
+
+    Used: whole steps. Evidence: more than that shows a state or random numbers of the step's own, or a jump in a
+    gradient, and would excuse any fault.
+    """
+    return math.sqrt(unit)

@@ -1,0 +1,88 @@
+"""What rounding explains: both sides of a comparison against a float64 run of the same graph.
+
+Two right answers differ by rounding, and how much depends on the gradient: one that should be zero consists of nothing
+else. So each side's distance from a float64 run is measured, and what rounding may do is measured on neither of them:
+the float64 run is made again, each result of an operator changed at random within the precision that was computed in. A
+difference beyond the tolerance is noise if neither side is further from float64 than a few times that, in the worst
+element, over all, and along the gradient itself: rounding averages out over the elements, a wrong factor does not.
+
+Kernels that sum in the precision of their results (layer norm's in bfloat16 on the CPU) round within an operator too.
+What is still in question is judged by the spread of such runs on those kernels themselves.
+
+A fault that every run of the graph has, in a custom Function or an operator, is in the float64 run too. Then the side
+without it is the far one, and the verdict is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from cabw_viz.numerics.constants import FLOORS, FULL_LIMITS, HALF_LIMITS, SYSTEMATIC_SPREAD
+from cabw_viz.numerics.distance import ZERO, Distance, displayed_error
+from cabw_viz.numerics.precision import Precision
+from cabw_viz.record.comparison import GradientComparison
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What rounding alone does to one gradient."""
+
+    reference: Distance = ZERO
+    """In the precision, and if need be on the kernels, of the reference;"""
+    candidate: Distance = ZERO
+    """of the candidate, whose coarser precision is not counted in."""
+
+    def maximum(self, other: Noise) -> Noise:
+        """The larger in each respect."""
+        return Noise(self.reference.maximum(other.reference), self.candidate.maximum(other.candidate))
+
+
+@dataclass(frozen=True)
+class Float64Errors:
+    """How far both sides of a comparison are from float64."""
+
+    reference: Distance
+    candidate: Distance
+
+    def row_with_errors(self, row: GradientComparison) -> GradientComparison:
+        """A row with these errors."""
+        errors = displayed_error(self.reference.largest), displayed_error(self.candidate.largest)
+        return replace(row, reference_err=errors[0], candidate_err=errors[1])
+
+    def row_with_verdict(self, row: GradientComparison, noise: Noise, precision: Precision) -> GradientComparison:
+        """A row that is not equal to the last bit, with the verdict that rounding leads to.
+
+        Args:
+            row: outside or inside the tolerance.
+            noise: what rounding alone does to the gradient.
+            precision: how both sides round.
+        """
+        unit, halves = precision.unit, precision.halves
+        ratios = (
+            *_ratios_to_limits(self.reference, noise.reference, row.elements, unit, 1.0, half=halves[0]),
+            *_ratios_to_limits(self.candidate, noise.candidate, row.elements, unit, precision.coarser, half=halves[1]),
+        )
+        if row.verdict == "mismatch" and max(ratios) <= 1:
+            return replace(row, verdict="within_noise")
+        if row.verdict == "within_tolerance" and precision.half and max(ratios[2], ratios[5]) > 1:
+            # The tolerance of half precision is wide enough for a wrong factor to pass.
+            factor = self.candidate.systematic - self.reference.systematic
+            note = f"larger by {factor:+.2%} as a whole: more than rounding gives"
+            return replace(row, verdict="mismatch", note=note)
+        return row
+
+
+def _ratios_to_limits(
+    side: Distance, noise: Distance, elements: int, unit: float, coarser: float, *, half: bool
+) -> tuple[float, float, float]:
+    """A side's distance, divided by what is allowed, in each respect; up to 1 is in order."""
+    limits = HALF_LIMITS if half else FULL_LIMITS
+    spread = SYSTEMATIC_SPREAD / math.sqrt(max(elements, 1))
+    mean_square = max(noise.mean_square, unit * FLOORS.mean_square)
+    systematic = max(abs(noise.systematic), spread * mean_square, unit * FLOORS.systematic)
+    return (
+        side.largest / (coarser * limits.largest * max(noise.largest, unit * FLOORS.largest)),
+        side.mean_square / (coarser * limits.mean_square * mean_square),
+        abs(side.systematic) / (coarser * limits.systematic * systematic),
+    )
