@@ -1,8 +1,8 @@
 """Reads the package's imports and says where they break the architecture.
 
 Nothing is imported: every file is parsed, and every import in it counts, wherever it stands (in a function, under
-`if TYPE_CHECKING`). Three things are looked for: an arrow against the flow, a cycle between modules, and a private
-name of torch outside the adapter. `check` returns all of them, as text with file and line.
+`if TYPE_CHECKING`). Four things are looked for: an arrow against the flow, a cycle between modules, a cycle between
+folders, and a private name of torch outside the adapter. `check` returns all of them, as text with file and line.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def check(root: Path) -> list[str]:
         breaches += _against_the_flow(module)
         if module.part != ADAPTER:
             breaches += _private_torch_names(module)
-    return [*breaches, *_cycles(modules)]
+    return [*breaches, *_cycles(modules), *_folder_cycles(modules)]
 
 
 def parse(root: Path) -> Iterator[Module]:
@@ -164,6 +164,38 @@ def _cycles(modules: dict[str, Module]) -> Iterator[str]:
         if way and not told.intersection(way):
             told.update(way)
             yield "cycle of imports: " + " -> ".join([*way, start])
+
+
+def _folder_cycles(modules: dict[str, Module]) -> Iterator[str]:
+    """One line for each cycle between subfolders of a part, or between them and files beside them.
+
+    Each subfolder is taken as a whole, so that it can be read, or moved, without those that import it.
+    """
+    arrows = {name: _imported_modules(module, modules) for name, module in modules.items()}
+    parents = (name.split(".")[:length] for name in modules for length in range(2, name.count(".") + 1))
+    folders = set(map(".".join, parents))
+    for folder in sorted(folders):
+        children = _arrows_between_children(folder, arrows)
+        reported: set[str] = set()
+        for start in sorted(children):
+            way = _way_back(start, {child: sorted(targets) for child, targets in children.items()})
+            if not folders.isdisjoint(way) and not reported.intersection(way):
+                reported.update(way)
+                yield "cycle of folders: " + " -> ".join([*way, start])
+
+
+def _arrows_between_children(folder: str, arrows: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Which files and subfolders of a folder import which others of it."""
+    depth = folder.count(".") + 2
+
+    def child_of(name: str) -> str:
+        return ".".join(name.split(".")[:depth]) if name.startswith(f"{folder}.") else ""
+
+    children: dict[str, set[str]] = {child: set() for name in arrows if (child := child_of(name))}
+    for name, targets in arrows.items():
+        if child := child_of(name):
+            children[child] |= {child_of(target) for target in targets} - {child, ""}
+    return children
 
 
 def _imported_modules(module: Module, modules: dict[str, Module]) -> set[str]:

@@ -153,6 +153,37 @@ def test_a_cycle_is_found(breaches_of, files, told):
     assert told in breach
 
 
+FOLDER_CYCLES = [
+    (
+        {
+            "replay/parity/a": "from cabw_viz.replay.steps.b import x",
+            "replay/parity/d": "",
+            "replay/steps/b": "",
+            "replay/steps/c": "from cabw_viz.replay.parity import d",
+        },
+        "cabw_viz.replay.parity -> cabw_viz.replay.steps -> cabw_viz.replay.parity",
+    ),
+    (
+        {
+            "replay/runner": "from cabw_viz.replay.parity.a import x",
+            "replay/parity/a": "",
+            "replay/parity/b": "from cabw_viz.replay.runner import y",
+        },
+        "cabw_viz.replay.parity -> cabw_viz.replay.runner -> cabw_viz.replay.parity",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "told"), FOLDER_CYCLES)
+def test_a_cycle_between_folders_is_found_though_no_module_imports_itself(breaches_of, files, told):
+    assert breaches_of(files) == [f"cycle of folders: {told}"]
+
+
+def test_a_folder_may_import_the_files_beside_it(breaches_of):
+    files = {"replay/parity/a": "from cabw_viz.replay import runner", "replay/runner": "from cabw_viz.replay import b"}
+    assert breaches_of(files | {"replay/b": ""}) == []
+
+
 # ----------------------------------------------------------------------------------------------- what importing does
 
 
