@@ -44,7 +44,7 @@ def ratio(side: Measured, base: Measured) -> float:
 def main() -> None:
     """Measure and print."""
     model, batch = transformer(layers=12, width=768)
-    look = BackwardTrace.look
+    read = BackwardTrace.read_saved_tensors
     nodes = []
 
     def step(lines: bool, seen: bool, backward: bool) -> float:
@@ -52,12 +52,12 @@ def main() -> None:
         session = cabw_viz.capture(model, lines=lines)
         if not seen:
             session._recorder.provenance = Blind(model, lines=False)
-            BackwardTrace.look = lambda _: None
+            BackwardTrace.read_saved_tensors = lambda _: None
         try:
             with session:
                 seconds = cpu_seconds(lambda: run(backward))
         finally:
-            BackwardTrace.look = look
+            BackwardTrace.read_saved_tensors = read
         if backward:
             nodes.append((len(session[0].record.autograd_nodes), len(session[0].record.graph_nodes)))
         session.close()

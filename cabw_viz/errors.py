@@ -1,5 +1,7 @@
 """The errors and warnings of the package."""
 
+import warnings
+
 
 class CabwError(Exception):
     """An error whose message says what was seen, what was expected and what to try.
@@ -22,3 +24,8 @@ class CabwError(Exception):
 
 class CabwWarning(UserWarning):
     """Something of ours failed inside a user's backward; the backward itself was left unharmed."""
+
+
+def warn(text: str) -> None:
+    """Warn the user of a failure of ours that left their backward unharmed."""
+    warnings.warn(text, CabwWarning, stacklevel=2)

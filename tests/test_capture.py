@@ -475,9 +475,10 @@ def test_the_same_within_an_inplace_write_and_a_custom_function(monkeypatch):
 
 def test_without_the_guard_a_failed_trace_would_harm(monkeypatch):
     """Shows that the tests above can fail: the unguarded tracer leaves a node's sizes symbolic."""
-    from cabw_viz.tracing import recorder
+    from cabw_viz.tracing import trace_only
+    from cabw_viz.tracing.tracer import watching
 
-    monkeypatch.setattr(recorder, "guarding", recorder.watching)
+    monkeypatch.setattr(trace_only, "guarding", watching)
     fail_at(monkeypatch, "apply_functional", 0, ZeroDivisionError("planted"))
     net = model()
     with cabw_viz.capture(net) as session:
@@ -875,7 +876,7 @@ def test_everything_dies_when_the_session_is_closed():
         del hidden
     session[0].parity()
     alive = [weakref.ref(tensor) for tensor in [*net.parameters(), *(p.grad for p in net.parameters())]]
-    tensors = weakref.WeakSet(tensor for tensor in session._recorder.captures[0].live.arguments.inputs)
+    tensors = weakref.WeakSet(tensor for tensor in session[0].live.arguments.inputs)
     assert len(tensors) > 4
     session.close()
     del net, x

@@ -31,7 +31,7 @@ def cut(failure):
 
 
 def outcomes(session):
-    events = session._recorder.events
+    events = session._log.events
     return [(event.outcome, re.sub("0x[0-9a-f]+", "0x…", without_cpp(event.reason))) for event in events]
 
 

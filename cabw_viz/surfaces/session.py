@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import BackwardCall
-from cabw_viz.record.options import (
-    GRADIENTS_MODES,
-    LINES_MODES,
-    RUN_MODES,
-    SWITCH,
-    GradientsMode,
-    Level,
-    LinesMode,
-    RunMode,
-)
+from cabw_viz.record.model import BackwardCall, CaptureRecord, Event, Failure
+from cabw_viz.record.options import GradientsMode, Level, LinesMode, RunMode
+from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.capture import Capture, comparisons, divergences
+from cabw_viz.tracing.capture_options import CaptureOptions
 from cabw_viz.tracing.recorder import Recorder
 from cabw_viz.views import tables
 from cabw_viz.views.files import path_named, written
@@ -76,51 +70,50 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
         CabwError: an argument is not one of these, or torch is not one this package can read. Entering the block
             raises it where another block is open.
     """
-    _check("run", run, RUN_MODES)
-    _check("gradients", gradients, GRADIENTS_MODES)
-    _check("lines", lines, LINES_MODES)
-    _check("snapshot", snapshot, SWITCH)
-    _check("tripwire", tripwire, SWITCH)
-    _check_bytes(max_bytes)
-    return Session(
-        Recorder(
-            subject,
-            run=run,
-            only=only,
-            gradients=gradients,
-            max_bytes=max_bytes,
-            snapshot=snapshot,
-            tripwire=tripwire,
-            lines=lines,
+    options = CaptureOptions(run, only, gradients, max_bytes, snapshot, tripwire, lines)
+    return Session(subject, options)
+
+
+class SessionLog:
+    """A session's captures and events, in order.
+
+    The session owns it and its recorder adds to it. The recorder does not hold the session itself: in such a circle
+    a session that nothing refers to any longer would keep its tensors alive until the garbage collector runs.
+    """
+
+    def __init__(self) -> None:
+        self.captures: list[Capture] = []
+        self.events: list[Event] = []
+
+    def add_capture(self, captured: Captured) -> int:
+        """Add a capture; returns its index."""
+        self.captures.append(Capture(captured))
+        return len(self.captures) - 1
+
+    def update_record(self, index: int, record: CaptureRecord) -> None:
+        """Replace the record of a capture."""
+        self.captures[index]._captured.record = record  # noqa: SLF001  # tracing goes on after the capture was added
+
+    def add_event(self, event: Event) -> None:
+        """Add the event of a backward call."""
+        self.events.append(event)
+
+    def add_run_failure(self, index: int, failure: Failure) -> None:
+        """Note in a capture's record and in its event that the run of the captured call raised."""
+        self.update_record(index, replace(self.captures[index].record, failure=failure))
+        position = next(
+            i for i, event in enumerate(self.events) if (event.outcome, event.capture) == ("captured", index)
         )
-    )
-
-
-def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if not any(type(value) is type(each) and value == each for each in allowed):  # 1 is not True here
-        raise CabwError(
-            f"capture() got {name}={value!r}",
-            expected="one of " + ", ".join(map(repr, allowed)),
-            try_=f"capture(model, {name}={allowed[0]!r})",
-        )
-
-
-def _check_bytes(value: object) -> None:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return
-    raise CabwError(
-        f"capture() got max_bytes={value!r}",
-        expected="a number of bytes from 0",
-        try_='max_bytes=2**30, or gradients="leaves", which keeps no gradients of nodes',
-    )
+        event = self.events[position]
+        self.events[position] = replace(event, reason=f"{event.reason}; the run raised {failure}")
 
 
 class Session:
     """What one block saw: its captures in order, and a row for every backward call."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._captures: list[Capture] = []
+    def __init__(self, subject: Any, options: CaptureOptions) -> None:
+        self._log = SessionLog()
+        self._recorder = Recorder(subject, options, self._log)
         self._entered = False
         self._closed = False
 
@@ -141,23 +134,20 @@ class Session:
     def close(self) -> None:
         """Let go of every tensor; records, tables and pictures stay."""
         self._closed = True
-        self._recorder.release()
+        for capture in self._log.captures:
+            capture.live.release()
+        self._recorder.forget_subject()
 
     @property
     def closed(self) -> bool:
         """Whether `close()` was called."""
         return self._closed
 
-    def _all(self) -> list[Capture]:
-        for captured in self._recorder.captures[len(self._captures) :]:
-            self._captures.append(Capture(captured))
-        return self._captures
-
     def __len__(self) -> int:
-        return len(self._recorder.captures)
+        return len(self._log.captures)
 
     def __iter__(self) -> Iterator[Capture]:
-        return iter(self._all())
+        return iter(self._log.captures)
 
     def __getitem__(self, index: int) -> Capture:
         """A capture by its place.
@@ -165,14 +155,14 @@ class Session:
         Raises:
             CabwError: there is none at this place; says what became of the block's backward calls.
         """
-        captures = self._all()
+        captures = self._log.captures
         try:
             return captures[index]
         except IndexError:
             raise self._no_capture(index) from None
 
     def _no_capture(self, index: int) -> CabwError:
-        events = self._recorder.events
+        events = self._log.events
         if not self._entered:
             seen, try_ = "the session's block has not been entered", "with session: loss.backward()"
         elif not events:
@@ -191,15 +181,15 @@ class Session:
     @property
     def events(self) -> pd.DataFrame:
         """A row for every backward call: outcome `captured`, `cache_hit`, `failed` or `bypassed`, and why."""
-        return tables.event_frame(self._recorder.events)
+        return tables.event_frame(self._log.events)
 
     def __repr__(self) -> str:
-        return outline_session(self._recorder.events, [captured.record for captured in self._recorder.captures])
+        return outline_session(self._log.events, [capture.record for capture in self._log.captures])
 
     def html(self, level: Level = "module") -> str:
         """The session as part of a page, its captures drawn at a level: what a notebook shows."""
-        records = [captured.record for captured in self._recorder.captures]
-        return session_html(self._recorder.events, records, level)
+        records = [capture.record for capture in self._log.captures]
+        return session_html(self._log.events, records, level)
 
     def inspect(self, **traits: Any) -> Inspector:
         """The inspector, a widget: the session's captures, drawn and searchable, with all that is known of them.
@@ -220,8 +210,8 @@ class Session:
         Raises:
             CabwError: it cannot be written there.
         """
-        captures = self._all()
-        records, events = [captured.record for captured in captures], self._recorder.events
+        captures = self._log.captures
+        records, events = [captured.record for captured in captures], self._log.events
         found = comparisons(captures), divergences(captures)
         page = inspector_page("cabw_viz: session", records, events, *found, cell_files())
         example = 'session.to_html("run.html")'
@@ -230,9 +220,9 @@ class Session:
     def _contents(self) -> Contents:
         from cabw_viz.surfaces.inspector import Contents
 
-        captures = self._all()
+        captures = self._log.captures
         records = [captured.record for captured in captures]
-        events = tuple(self._recorder.events)
+        events = tuple(self._log.events)
         return Contents(records, events, captures, comparisons(captures), divergences(captures))
 
     def _repr_mimebundle_(self, **_: object) -> Shown:

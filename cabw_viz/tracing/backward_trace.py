@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +11,9 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
-from cabw_viz.errors import CabwWarning
+from cabw_viz.errors import warn
 from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Failure, Leaf
-from cabw_viz.runtime.capture_state import Arguments, CaptureState
+from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing import extract, saved_tensors
 from cabw_viz.tracing.deleted_meta import Lookups
@@ -22,15 +21,24 @@ from cabw_viz.tracing.leaves import leaves_of
 from cabw_viz.tracing.metadata import with_metadata
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import NumberedNodes, number_nodes
+from cabw_viz.tracing.outcome import CacheHit, NewCapture
 from cabw_viz.tracing.provenance import Provenance
-from cabw_viz.tracing.saved_tensors import Key, SavedTensorIndex
+from cabw_viz.tracing.saved_tensors import SavedTensorIndex, TensorKey, tensor_keys
 from cabw_viz.tracing.tracer import TraceNotes
 from cabw_viz.tracing.tripwire import touches
 
 
 @dataclass
 class BackwardTrace:
-    """What is known of a call while it is traced and run."""
+    """What is known of a call while it is traced and run.
+
+    prepare                     before anything runs: autograd nodes, leaves
+    ├─ read_saved_tensors       when the trace begins, unless the cache answers
+    ├─ keep_graph_module        when the graph is finished
+    ├─ keep_arguments           when the engine calls the graph
+    ├─ record                   from all of these; after a failure from as many as there are
+    └─ drop_tracing_state
+    """
 
     call: BackwardCall
     engine_call: EngineCall
@@ -40,25 +48,14 @@ class BackwardTrace:
     """The user's compiler function, where it is in charge."""
     names: Names
     provenance: Provenance
-    walk: NumberedNodes
+    numbering: NumberedNodes
     nodes: tuple[AutogradNode, ...]
     leaves: tuple[Leaf, ...]
     notes: TraceNotes = field(default_factory=TraceNotes)
     lookups: Lookups = field(default_factory=Lookups)
-    looked: bool = False
-    """Whether `read_saved_tensors` was called."""
-    holding: SavedTensorIndex = field(default_factory=SavedTensorIndex)
-    input_keys: list[Key | None] = field(default_factory=list)
-    """What the inputs of the captured run are known by; see `SavedTensorIndex.link_to_inputs`."""
-    live: CaptureState = field(default_factory=CaptureState)
-    captured: int | None = None
-    """Index of the capture that this call became."""
-    hit: int | None = None
-    """Index of the earlier capture that this call hit in the cache."""
-    already_made: tuple[Any] | None = None
-    """The call's result, where it was made during the trace against all expectation."""
-    event: int = 0
-    """Index of its event."""
+    state: CaptureState = field(default_factory=CaptureState)
+    outcome: NewCapture | CacheHit | None = None
+    """What the engine has done with the graph: None before it calls it, and where the trace fails."""
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
@@ -71,74 +68,90 @@ class BackwardTrace:
         names: Names,
         provenance: Provenance,
     ) -> BackwardTrace:
-        """Look at the autograd graph before anything runs."""
+        """Read the autograd graph before anything runs."""
         started = time.perf_counter()
         names.refresh()
-        nodes = number_nodes(engine_call.roots, engine_call.inputs)
-        leaves = leaves_of(engine_call, nodes, names)
-        described = extract.autograd_nodes(nodes)
-        return cls(call, engine_call, run, compiler, names, provenance, nodes, described, leaves, started=started)
+        numbering = number_nodes(engine_call.roots, engine_call.inputs)
+        leaves = leaves_of(engine_call, numbering, names)
+        nodes = extract.autograd_nodes(numbering)
+        return cls(call, engine_call, run, compiler, names, provenance, numbering, nodes, leaves, started=started)
 
     def __post_init__(self) -> None:
+        self._saved_tensors: SavedTensorIndex | None = None
+        """None until `read_saved_tensors` is called."""
+        self._input_keys: list[TensorKey | None] = []
         self.notes.at_begin = self.read_saved_tensors
 
     def read_saved_tensors(self) -> None:
-        """Read what the nodes hold and where they come from: once, before the run frees them, and for no cache hit."""
-        if self.looked:
+        """Read what the nodes save and where they come from: once, before the run frees them, and for no cache hit."""
+        if self._saved_tensors is not None:
             return
-        self.looked = True
+        self._saved_tensors = SavedTensorIndex()
         try:
-            self.holding, nodes = saved_tensors.read(self.nodes, self.walk, self.names)
-            self.nodes = self.provenance.told(nodes, self.walk, self.names)
+            self._saved_tensors, nodes = saved_tensors.read(self.nodes, self.numbering, self.names)
+            self.nodes = self.provenance.told(nodes, self.numbering, self.names)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
-            text = f"it is not known where the nodes of this backward come from ({type(error).__name__}: {error})"
-            warnings.warn(text, CabwWarning, stacklevel=2)
+            warn(f"it is not known where the nodes of this backward come from ({type(error).__name__}: {error})")
 
     def keep_graph_module(self, graph: torch.fx.GraphModule) -> None:
-        """Keep the traced graph; a copy where somebody else's compiler gets it and may rewrite it."""
+        """Keep the traced graph; a copy where the user's compiler gets it and may rewrite it."""
         if self.compiler is None:
-            self.live.graph = graph
+            self.state.graph = graph
             return
-        copied: dict[torch.fx.Node, torch.fx.Node] = {}
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
         fresh = torch.fx.Graph()
-        returned = fresh.graph_copy(graph.graph, copied)
+        returned = fresh.graph_copy(graph.graph, copies)
         fresh.output(returned)
-        self.live.graph = torch.fx.GraphModule(graph, fresh)
-        self.notes.follow(copied)
+        self.state.graph = torch.fx.GraphModule(graph, fresh)
+        self.notes.follow(copies)
 
-    def record(self, arguments: Arguments | None = None, failure: Failure | None = None) -> CaptureRecord:
-        """The record: complete with the graph's arguments, as far as it came without."""
+    def keep_arguments(self, inputs: list[Any], rest: tuple[Any, ...], *, snapshot: bool) -> None:
+        """Keep what the graph is about to run on; see `Arguments.of_call`."""
+        self._input_keys = tensor_keys(inputs)
+        self.state.arguments = Arguments.of_call(inputs, rest, snapshot=snapshot)
+        self.state.thread_state = ThreadState.current(self.call.create_graph)
+
+    def record(self, failure: Failure | None = None) -> CaptureRecord:
+        """The record, after a failure as far as the trace came. An error of ours in it warns, and leaves a bare one."""
         self.read_saved_tensors()
+        try:
+            return self._full_record(failure)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
+            warn(f"the record of this backward is incomplete ({type(error).__name__}: {error})")
+            return self._bare_record(failure or self.failure(error))
+
+    def _full_record(self, failure: Failure | None) -> CaptureRecord:
+        arguments = self.state.arguments if failure is None else None
         kinds = {node.number: node.kind for node in self.nodes}
-        view = extract.read_graph(self._graph(), kinds, self.notes.pasted)
+        graph = extract.read_graph(self._graph(), kinds, self.notes.pasted)
         hooks = arguments.hooks if arguments is not None else None
-        problem = extract.disagreement(self.nodes, view)
+        problem = extract.disagreement(self.nodes, graph)
         if problem:
             raise AssertionError(problem)
-        sizes = extract.lifted_sizes(view, self.notes, arguments)
-        inputs = extract.lifted_inputs(view, self.notes, arguments, self.names.names_of)
-        nodes = extract.complete_nodes(self.nodes, view, self.leaves, hooks, self.notes.hooked)
-        nodes = self.holding.link_to_inputs(nodes, inputs, self.input_keys, view)
+        sizes = extract.lifted_sizes(graph, self.notes, arguments)
+        inputs = extract.lifted_inputs(graph, self.notes, arguments, self.names.names_of)
+        nodes = extract.complete_nodes(self.nodes, graph, self.leaves, hooks, self.notes.hooked)
+        assert self._saved_tensors is not None  # `record` reads them
+        nodes = self._saved_tensors.link_to_inputs(nodes, inputs, self._input_keys, graph)
         # Half-way through a failed trace, saved sizes may be symbols: fields are then named without their values.
-        readable = self.walk.nodes if failure is None else ()
+        readable = self.numbering.nodes if failure is None else ()
         return CaptureRecord(
             call=self.call,
             torch_version=torch.__version__,
             run=self.run,
-            autograd_nodes=with_metadata(nodes, view, sizes, readable),
-            graph_nodes=view.nodes,
+            autograd_nodes=with_metadata(nodes, graph, sizes, readable),
+            graph_nodes=graph.nodes,
             inputs=inputs,
             sizes=sizes,
             leaves=self.leaves,
-            touches=touches(self.notes.reads, view.fx_nodes) + self.lookups.touches(view.nodes),
+            touches=touches(self.notes.reads, graph.fx_nodes) + self.lookups.touches(graph.nodes),
             lines_off=self.provenance.lines_off,
             failure=failure,
             seconds=time.perf_counter() - self.started,
         )
 
-    def bare_record(self, failure: Failure) -> CaptureRecord:
-        """The autograd nodes alone, for a trace of which nothing else can be told."""
-        self.read_saved_tensors()
+    def _bare_record(self, failure: Failure) -> CaptureRecord:
+        """The autograd nodes alone, where the graph cannot be read."""
         return CaptureRecord(
             self.call,
             torch.__version__,
@@ -152,8 +165,8 @@ class BackwardTrace:
         )
 
     def _graph(self) -> torch.fx.Graph:
-        if self.live.graph is not None:
-            return self.live.graph.graph
+        if self.state.graph is not None:
+            return self.state.graph.graph
         begun = getattr(getattr(self.notes.tracer, "fx_tracer", None), "graph", None)
         return begun if begun is not None else torch.fx.Graph()
 
@@ -167,7 +180,9 @@ class BackwardTrace:
         """The first node whose saved tensors raise this: C++ looks at them before the tracer is told of any node."""
         if self.notes.node is not None:
             return None
-        unusable = (n for n, node in enumerate(self.walk.nodes) if message in torch_adapter.saved_tensor_errors(node))
+        unusable = (
+            n for n, node in enumerate(self.numbering.nodes) if message in torch_adapter.saved_tensor_errors(node)
+        )
         number = next(unusable, None)
         if number is None:  # some messages name the node's class in quotes
             number = next((node.number for node in self.nodes if f"'{node.name}'" in message), None)
@@ -175,11 +190,11 @@ class BackwardTrace:
 
     def freed_node(self) -> str:
         """The first Python Function node that has run and was freed, as text; empty where there is none."""
-        freed = (n for n, node in enumerate(self.walk.nodes) if torch_adapter.has_freed_buffers(node))
+        freed = (n for n, node in enumerate(self.numbering.nodes) if torch_adapter.has_freed_buffers(node))
         number = next(freed, None)
         return "" if number is None else f"{self.nodes[number].name} (#{number})"
 
     def drop_tracing_state(self) -> None:
         """Drop what only the tracing needed: autograd nodes, the tracer, exceptions with their frames."""
-        self.walk = NumberedNodes((), ())
+        self.numbering = NumberedNodes((), ())
         self.notes = TraceNotes()

@@ -1,22 +1,18 @@
-"""Backward calls as plain data, and which of them a block wants."""
+"""Backward calls as plain data."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from cabw_viz import torch_adapter
-from cabw_viz.errors import CabwError
 from cabw_viz.record.model import BackwardCall
 from cabw_viz.runtime.stack_frames import source_location
 from cabw_viz.torch_adapter import EngineCall
-
-Only = int | slice | Callable[[BackwardCall], bool] | None
-"""Which backward calls a block captures: all, one, a range, or those a function picks."""
 
 NOTHING_BEFORE = re.compile(r"GraphRoot \(NodeCall 0\) with key size \d+, previous key sizes=\[\]")
 _BELOW_USER_CODE = tuple(str(Path(file).parent) for file in (__file__, torch_adapter.__file__, torch.__file__))
@@ -35,37 +31,6 @@ def users_frame() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BELOW_USER_CODE):
         frame = frame.f_back
     return source_location(frame.f_code.co_filename, frame.f_lineno)
-
-
-def check_only(only: object) -> None:
-    """Raise a CabwError for an `only=` that can pick nothing or means nothing."""
-    if isinstance(only, slice):
-        good = all(part is None or _counts(part) for part in (only.start, only.stop, only.step)) and only.step != 0
-    else:
-        good = only is None or callable(only) or _counts(only)
-    if good:
-        return
-    raise CabwError(
-        f"capture() got only={only!r}",
-        expected="a number from 0, a slice of such, or a function of a BackwardCall",
-        try_="only=0 for the block's first backward, only=slice(10, 12), or only=lambda call: call.function == 'grad'",
-    )
-
-
-def _counts(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def selected(only: Only, call: BackwardCall) -> bool:
-    """Whether `only=` picks a call."""
-    if only is None:
-        return True
-    if isinstance(only, int):
-        return call.index == only
-    if isinstance(only, slice):
-        stop = sys.maxsize if only.stop is None else only.stop
-        return call.index in range(only.start or 0, stop, only.step or 1)
-    return bool(only(call))
 
 
 def miss_reason(reasons: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from cabw_viz.tracing.extract import ReadGraph
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
-Key = tuple[Any, ...]
+TensorKey = tuple[Any, ...]
 """Tells a tensor as a piece of memory: its storages, and how it lies in them."""
 
 
@@ -26,11 +26,15 @@ Key = tuple[Any, ...]
 class SavedTensorIndex:
     """Which piece of memory each saved tensor is."""
 
-    keys: dict[tuple[int, str], Key] = field(default_factory=dict)
+    keys: dict[tuple[int, str], TensorKey] = field(default_factory=dict)
     """By node and field."""
 
     def link_to_inputs(
-        self, nodes: Sequence[AutogradNode], inputs: Sequence[LiftedInput], keys: Sequence[Key | None], view: ReadGraph
+        self,
+        nodes: Sequence[AutogradNode],
+        inputs: Sequence[LiftedInput],
+        keys: Sequence[TensorKey | None],
+        view: ReadGraph,
     ) -> tuple[AutogradNode, ...]:
         """Autograd nodes whose saved tensors know which input of the graph they are.
 
@@ -40,7 +44,7 @@ class SavedTensorIndex:
             keys: of the tensors that the graph runs on, by index.
             view: the graph.
         """
-        by_use: dict[tuple[int, Key], int] = {}
+        by_use: dict[tuple[int, TensorKey], int] = {}
         for row in reversed(inputs):
             key = keys[row.index] if row.index < len(keys) else None
             for user in view.nodes[row.graph_node].users if key is not None else ():
@@ -52,7 +56,7 @@ class SavedTensorIndex:
             for node in nodes
         )
 
-    def _link_to_input(self, number: int, by_use: dict[tuple[int, Key], int], row: SavedTensor) -> SavedTensor:
+    def _link_to_input(self, number: int, by_use: dict[tuple[int, TensorKey], int], row: SavedTensor) -> SavedTensor:
         key = self.keys.get((number, row.field))
         found = None if key is None else by_use.get((number, key))
         return row if found is None else replace(row, input=found)
@@ -67,11 +71,11 @@ def read(
         return reader.holding, tuple(reader.read(node) for node in nodes)
 
 
-def keys_of(inputs: Sequence[Any]) -> list[Key | None]:
+def tensor_keys(inputs: Sequence[Any]) -> list[TensorKey | None]:
     """Keys of the tensors that a graph is about to run on."""
     with torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
         try:
-            return [_key(tensor) if isinstance(tensor, torch.Tensor) else None for tensor in inputs]
+            return [_tensor_key(tensor) if isinstance(tensor, torch.Tensor) else None for tensor in inputs]
         except Exception:  # noqa: BLE001  # whatever tensor it is, the user's backward must go on
             return []
 
@@ -81,9 +85,9 @@ class _Reader:
         self.holding = SavedTensorIndex()
         self._walk, self._names = walk, names
         self._storages: dict[tuple[int, ...], int] = {}
-        self._named: dict[tuple[int, ...], list[tuple[Key, tuple[str, ...]]]] = {}
+        self._named: dict[tuple[int, ...], list[tuple[TensorKey, tuple[str, ...]]]] = {}
         for given, tensor in names.named_tensors():
-            key = _key(tensor)
+            key = _tensor_key(tensor)
             self._named.setdefault(key[0], []).append((key, given))
 
     def read(self, node: AutogradNode) -> AutogradNode:
@@ -104,7 +108,7 @@ class _Reader:
             yield from (self._row(node.number, name, value) for name, value in torch_adapter.ctx_tensors(live))
 
     def _row(self, number: int, name: str, tensor: torch.Tensor) -> SavedTensor:
-        key = _key(tensor)
+        key = _tensor_key(tensor)
         self.holding.keys[number, name] = key
         storages = torch_adapter.storages_of(tensor)
         names, view_of = self._names_of(tensor, key)
@@ -120,7 +124,7 @@ class _Reader:
             view_of,
         )
 
-    def _names_of(self, tensor: torch.Tensor, key: Key) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _names_of(self, tensor: torch.Tensor, key: TensorKey) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of a tensor, and of the one parameter or buffer that it is another view of."""
         known = self._names.names_of(tensor)
         same_memory = self._named.get(key[0], []) if not known else []
@@ -141,7 +145,7 @@ def _spec(live: Any, nr: int) -> GradientSpec | None:
     return None if found is None else GradientSpec(*found)
 
 
-def _key(tensor: torch.Tensor) -> Key:
+def _tensor_key(tensor: torch.Tensor) -> TensorKey:
     storages = tuple(identity for identity, _ in torch_adapter.storages_of(tensor))
     shape = torch_adapter.shape_of(tensor)
     if tensor.layout is not torch.strided or not storages:
