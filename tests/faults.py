@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cabw_viz.replay.runner import GradientCollector
+from cabw_viz.replay.interpreter import GradientCollector
 
 Fault = Callable[[torch.Tensor], torch.Tensor]
 

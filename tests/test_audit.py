@@ -15,8 +15,8 @@ import torch
 import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import bitwise_equal
-from cabw_viz.replay.audit import audited
-from cabw_viz.replay.runner import replay
+from cabw_viz.replay.audit import audit
+from cabw_viz.replay.replay import Replay
 from tests import corpus
 from tests.corpus import observe
 from tests.test_corpus import on_the_version_read
@@ -259,9 +259,10 @@ def test_the_aten_ops_of_a_node():
 # -- it changes nothing --------------------------------------------------------------------------------------
 
 
-def assert_same_gradients(record, live):
+def assert_same_gradients(capture):
     """An audit gives replay's gradients, to the bit and the stride."""
-    plain, (touches, watched) = replay(record, live), audited(record, live)
+    plain, audited = Replay(capture._captured).gradients(), audit(capture._captured)
+    watched = audited.gradients
     assert plain.keys() == watched.keys()
     for index, gradient in plain.items():
         other = watched[index]
@@ -269,8 +270,8 @@ def assert_same_gradients(record, live):
         assert (other.shape, other.dtype, other.layout) == (gradient.shape, gradient.dtype, gradient.layout)
         if gradient.layout is torch.strided:
             assert other.stride() == gradient.stride()
-        assert bitwise_equal(gradient.to_dense(), other.to_dense()), record.leaves[index].label
-    assert touches
+        assert bitwise_equal(gradient.to_dense(), other.to_dense()), capture.record.leaves[index].label
+    assert audited.touches
 
 
 def in_place_on_views():
@@ -371,7 +372,7 @@ PROGRAMS = [
 def test_the_gradients_are_those_of_a_replay(program):
     torch.manual_seed(0)
     capture = captured(lambda: program().backward())
-    assert_same_gradients(capture.record, capture._captured.live)
+    assert_same_gradients(capture)
 
 
 @pytest.mark.parametrize("program", [lambda a: a.prod(), lambda a: torch.zeros(4, 3).masked_fill(a > 0, a.sum()).sum()])
@@ -380,16 +381,16 @@ def test_formulas_that_go_another_way_for_subclasses(program):
     `areAnyTensorSubclassLike`: same gradient, other ops, hence other last bits; and no read of data."""
     a = leaf(4, 3)
     capture = captured(lambda: program(a).backward())
-    touches, gradients = audited(capture.record, capture._captured.live)
-    torch.testing.assert_close(gradients, replay(capture.record, capture._captured.live))
-    assert "data" not in {touch.attribute for touch in touches}
+    audited = audit(capture._captured)
+    torch.testing.assert_close(audited.gradients, Replay(capture._captured).gradients())
+    assert "data" not in {touch.attribute for touch in audited.touches}
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_grad_with_and_without_a_graph(create_graph):
     a = leaf(4, 3)
     capture = captured(lambda: torch.autograd.grad(a.sin().square().sum(), a, create_graph=create_graph))
-    assert_same_gradients(capture.record, capture._captured.live)
+    assert_same_gradients(capture)
 
 
 def test_nothing_is_written():
@@ -511,19 +512,19 @@ class Audited:
             yield
         for capture in session:
             try:
-                self.outcomes.append(audited(capture.record, capture._captured.live))
+                self.outcomes.append(audit(capture._captured))
             except CabwError as error:
                 self.outcomes.append(error)
                 continue
-            self.replays.append((capture, replay(capture.record, capture._captured.live)))
+            self.replays.append((capture, Replay(capture._captured).gradients()))
 
 
 @on_the_version_read
 @pytest.mark.parametrize("name", corpus.NAMES)
 def test_every_workload_is_audited_unchanged_or_refused_in_words(name):
-    audit = Audited()
-    observe(name, around=audit)
-    refused = [outcome for outcome in audit.outcomes if isinstance(outcome, CabwError)]
+    audits = Audited()
+    observe(name, around=audits)
+    refused = [outcome for outcome in audits.outcomes if isinstance(outcome, CabwError)]
     if name in CANNOT_BE_WATCHED:
         assert refused
         assert all(CANNOT_BE_WATCHED[name] in str(error) for error in refused)
@@ -531,14 +532,15 @@ def test_every_workload_is_audited_unchanged_or_refused_in_words(name):
         assert refused
         assert all(NO_SECOND_RUN[name] in str(error) for error in refused)
     elif name in NOT_TRACED:
-        assert len(refused) == len(audit.outcomes)
+        assert len(refused) == len(audits.outcomes)
         assert all("has no complete graph" in str(error) for error in refused)
     elif name not in RUN_RAISES:
         assert not refused
-        assert audit.outcomes
-    watched = [outcome for outcome in audit.outcomes if not isinstance(outcome, CabwError)]
-    for (touches, gradients), (capture, plain) in zip(watched, audit.replays, strict=True):
-        assert touches or not capture.record.graph_nodes
+        assert audits.outcomes
+    watched = [outcome for outcome in audits.outcomes if not isinstance(outcome, CabwError)]
+    for audited, (capture, plain) in zip(watched, audits.replays, strict=True):
+        gradients = audited.gradients
+        assert audited.touches or not capture.record.graph_nodes
         assert gradients.keys() == plain.keys()
         for index, gradient in plain.items():
             assert type(gradients[index]) is type(gradient)

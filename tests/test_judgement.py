@@ -15,7 +15,7 @@ from cabw_viz.numerics.constants import FULL_LIMITS, HALF_LIMITS
 from cabw_viz.numerics.distance import Distance, distance, relative_distance
 from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
 from cabw_viz.numerics.precision import Precision, precision_of_sides
-from cabw_viz.replay import runner
+from cabw_viz.replay import interpreter
 from cabw_viz.replay.parity import noise_runs
 from tests.test_parity import faulty, verdicts
 
@@ -188,9 +188,9 @@ def test_errors_are_those_against_the_float64_replay():
 
 def test_no_float64_run_where_all_is_bitwise_unless_asked_for(monkeypatch):
     capture, runs = captured(transformer(torch.float32)), []
-    original = runner.GradientCollector.__init__
+    original = interpreter.GradientCollector.__init__
     monkeypatch.setattr(
-        runner.GradientCollector, "__init__", lambda self, *args: (runs.append(1), original(self, *args))[1]
+        interpreter.GradientCollector, "__init__", lambda self, *args: (runs.append(1), original(self, *args))[1]
     )
     assert capture.parity().frame["reference_err"].isna().all()
     assert len(runs) == 1

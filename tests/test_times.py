@@ -11,6 +11,7 @@ from torch import nn
 import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.replay import timing
+from cabw_viz.replay.replay import Replay
 from cabw_viz.replay.timing import time_nodes
 
 NAP = 0.05
@@ -97,7 +98,7 @@ def test_nodes_take_no_longer_than_the_run_and_most_of_it():
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
     with cabw_viz.capture(model) as session:
         model(torch.randn(512, 256)).square().sum().backward()
-    times = time_nodes(session[0].record, session[0].live)
+    times = time_nodes(Replay(session[0]._captured))
     spent = sum(seconds or 0.0 for seconds in times.seconds)
     assert 0.3 * times.run < spent <= times.run
     names = [node.name for node in session[0].record.autograd_nodes]
@@ -179,6 +180,6 @@ def test_on_an_accelerator_each_node_is_waited_for():
     model = nn.Sequential(nn.Linear(2048, 2048), nn.Linear(2048, 2048)).to(device)
     with cabw_viz.capture(model) as session:
         model(torch.randn(4096, 2048, device=device)).square().sum().backward()
-    times = time_nodes(session[0].record, session[0].live)
+    times = time_nodes(Replay(session[0]._captured))
     spent = sum(seconds or 0.0 for seconds in times.seconds)
     assert spent > 0.5 * times.run  # without waiting, all of it would be at the end

@@ -329,6 +329,23 @@ class CaptureRecord:
         """The node's name as people read it; an accumulate node carries its leaf's names."""
         return node.name if node.leaf is None else f"{node.name} {self.leaves[node.leaf].label}"
 
+    def input_label(self, row: LiftedInput) -> str:
+        """What to call a lifted input in a message."""
+        if row.names:
+            return f"{' = '.join(row.names)} {row.shape}"
+        if row.view_of:
+            return f"{' = '.join(row.view_of)} (seen through inputs[{row.index}], a view {row.shape} of it)"
+        node = self.by_number.get(row.autograd_node) if row.autograd_node is not None else None
+        if node is None:
+            return f"inputs[{row.index}] {row.shape}"
+        how = "given to" if node.kind == "graph_root" else "saved by"  # the gradient that the call begins with
+        return f"inputs[{row.index}] {row.shape}, {how} {node.name} (#{node.number})"
+
+    def is_only_accumulated(self, row: LiftedInput) -> bool:
+        """Whether nothing uses an input but accumulations: as the leaf, or as its `.grad` from before."""
+        users = self.graph_nodes[row.graph_node].users
+        return all(self.graph_nodes[user].kind == "accumulate_grad" for user in users)
+
 
 @dataclass(frozen=True)
 class Event:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-import torch.fx
+import torch
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import PLUMBING
-from cabw_viz.record.model import CaptureRecord, GraphNode, Touch
+from cabw_viz.record.model import GraphNode, Touch
 from cabw_viz.record.options import HookPolicy
-from cabw_viz.replay.placement.labels import input_label
-from cabw_viz.replay.runner import GradientCollector, run, said
+from cabw_viz.replay.interpreter import GradientCollector
+from cabw_viz.replay.placement.placed_graph import PlacedGraph
+from cabw_viz.replay.replay import Replay
 from cabw_viz.replay.watched import Watch, unwatched
-from cabw_viz.runtime.capture_state import CaptureState
+from cabw_viz.runtime.capture_state import Captured
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A run on watched tensors."""
+
+    touches: tuple[Touch, ...]
+    """What each graph node read, which ops it ran, on whose behalf, in order of first reading."""
+    gradients: dict[int, torch.Tensor]
+    """Gradient of each leaf by its index in the record; a leaf without gradient is absent."""
 
 
 class Auditing(GradientCollector):
@@ -25,8 +37,8 @@ class Auditing(GradientCollector):
     └─ GradientCollector   as in a replay
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, record: CaptureRecord, hooks: HookPolicy) -> None:
-        super().__init__(graph, record, hooks)
+    def __init__(self, graph: PlacedGraph) -> None:
+        super().__init__(graph)
         self.watch = Watch()
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -39,18 +51,18 @@ class Auditing(GradientCollector):
             result = super().call_function(target, args, kwargs)
         return self.watch.watched(result) if self._is_read(row) else result
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the run is; a lifted input by its names."""
         number = self.rows[self.current.name].ordinal if self.current is not None else None
         lifted = next((row for row in self.record.inputs if row.graph_node == number), None)
-        return super().place() if lifted is None else input_label(self.record, lifted)
+        return super().location() if lifted is None else self.record.input_label(lifted)
 
     def failure(self, error: Exception) -> CabwError:
         """What to raise for an error of the run."""
         if isinstance(error, CabwError):
-            return CabwError(f"{self.place()}: {error.seen}", expected=error.expected, try_=error.try_)
+            return CabwError(f"{self.location()}: {error.seen}", expected=error.expected, try_=error.try_)
         return CabwError(
-            f"this graph cannot be run on watched tensors: {self.place()} raised {type(error).__name__}: {said(error)}",
+            f"this graph cannot be run on watched tensors: {self.location()} raised {type(error).__name__}: {error}",
             expected="a graph that PyTorch can run again, and code in it that takes tensors of a subclass",
             try_="cap.replay(), which runs on the tensors as they are: where it fails too, it is not the watching",
         )
@@ -62,32 +74,16 @@ class Auditing(GradientCollector):
         return row.kind not in PLUMBING
 
 
-def audit(record: CaptureRecord, live: CaptureState, *, hooks: HookPolicy = "run") -> tuple[Touch, ...]:
-    """Run a captured graph once on watched tensors; see `replay` for what is left out and what fires again.
-
-    Returns:
-        What each graph node read, which ops it ran, on whose behalf, in order of first reading.
+def audit(captured: Captured, hooks: HookPolicy = "run") -> Audit:
+    """Run a captured graph once on watched tensors; see `Replay` for what is left out and what fires again.
 
     Raises:
-        CabwError: as `replay`, and where a tensor cannot be watched.
+        CabwError: as `Replay`, and where a tensor cannot be watched.
     """
-    return audited(record, live, hooks=hooks)[0]
-
-
-def audited(
-    record: CaptureRecord, live: CaptureState, *, hooks: HookPolicy = "run"
-) -> tuple[tuple[Touch, ...], dict[int, torch.Tensor]]:
-    """An audit, and the gradients of its run by leaf."""
-    watches: list[Watch] = []
-
-    def auditing(*args: Any) -> Auditing:
-        interpreter = Auditing(*args)
-        watches.append(interpreter.watch)
-        return interpreter
-
+    replay = Replay(captured, hooks=hooks)
+    auditing = Auditing(replay.graph)
     try:
-        found = run(record, live, auditing, hooks)
+        gradients = replay.run(auditing)
     finally:
-        for watch in watches:
-            watch.over = True  # a tensor that a hook kept is the real one from here on
-    return watches[0].touches(), unwatched(found)
+        auditing.watch.over = True  # a tensor that a hook kept is the real one from here on
+    return Audit(auditing.watch.touches(), unwatched(gradients))

@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.fx
 
 from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import PLUMBING
-from cabw_viz.record.model import CaptureRecord
-from cabw_viz.record.options import HookPolicy
-from cabw_viz.replay.placement.target import AS_CAPTURED, Target
-from cabw_viz.replay.runner import GradientCollector, run
-from cabw_viz.runtime.capture_state import CaptureState
+from cabw_viz.replay.interpreter import GradientCollector
+from cabw_viz.replay.placement.placed_graph import PlacedGraph
+from cabw_viz.replay.replay import Replay
 
 EMPTY_CALLS = 256
 """How many empty calls are timed, of which the quickest counts."""
@@ -46,9 +43,10 @@ class _Timing(GradientCollector):
 
     wait: Callable[[], None]
 
-    def __init__(self, graph: torch.fx.GraphModule, record: CaptureRecord, hooks: HookPolicy) -> None:
-        super().__init__(graph, record, hooks)
-        self.spent: dict[int, float] = {}
+    def __init__(self, graph: PlacedGraph) -> None:
+        super().__init__(graph)
+        self.seconds: dict[int, float] = {}
+        """By number of the autograd node."""
         self.empty = 0.0
 
     def run(self, *args: Any, **options: Any) -> Any:
@@ -65,7 +63,7 @@ class _Timing(GradientCollector):
             return super().call_function(target, args, kwargs)
         run_it = super().call_function
         result, seconds = self._timed(lambda: run_it(target, args, kwargs))
-        self.spent[row.autograd_node] = self.spent.get(row.autograd_node, 0.0) + max(0.0, seconds - self.empty)
+        self.seconds[row.autograd_node] = self.seconds.get(row.autograd_node, 0.0) + max(0.0, seconds - self.empty)
         return result
 
     def _timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
@@ -76,33 +74,24 @@ class _Timing(GradientCollector):
         return result, time.perf_counter() - start
 
 
-def time_nodes(
-    record: CaptureRecord,
-    live: CaptureState,
-    *,
-    repeats: int = 3,
-    hooks: HookPolicy = "run",
-    target: Target = AS_CAPTURED,
-) -> Times:
-    """Run a captured graph several times and keep each autograd node's best; see `replay` for what else it does.
+def time_nodes(replay: Replay, *, repeats: int = 3) -> Times:
+    """Run a captured graph several times, op by op, and keep each autograd node's best.
 
     Args:
-        record: the capture.
-        live: what it keeps alive.
+        replay: the graph, and where it runs. Hooks run in each repeat, and count for the node that they belong to.
         repeats: how many runs, at least one. The first one also pays for what is set up at first use.
-        hooks: as in `replay`; they run in each repeat, and count for the node that they belong to.
-        target: where and in which dtype.
 
     Raises:
-        CabwError: as `replay`, and where `repeats` is no count.
+        CabwError: as `Replay`, and where `repeats` is no count.
     """
     check_repeats(repeats)
-    runs = [_timed_run(record, live, hooks, target) for _ in range(repeats)]
+    runs = [_timed_run(replay) for _ in range(repeats)]
     best: dict[int, float] = {}
-    for spent, _ in runs:
-        for number, seconds in spent.items():
+    for node_seconds, _ in runs:
+        for number, seconds in node_seconds.items():
             best[number] = min(best.get(number, seconds), seconds)
-    return Times(tuple(best.get(node.number) for node in record.autograd_nodes), min(whole for _, whole in runs))
+    nodes = replay.capture.record.autograd_nodes
+    return Times(tuple(best.get(node.number) for node in nodes), min(whole for _, whole in runs))
 
 
 def check_repeats(repeats: Any) -> None:
@@ -111,19 +100,12 @@ def check_repeats(repeats: Any) -> None:
         raise CabwError(f"repeats={repeats!r}", expected="a whole number from 1", try_="cap.times(repeats=3)")
 
 
-def _timed_run(
-    record: CaptureRecord, live: CaptureState, hooks: HookPolicy, target: Target
-) -> tuple[dict[int, float], float]:
+def _timed_run(replay: Replay) -> tuple[dict[int, float], float]:
     """Seconds by number of the autograd node, and of the whole run."""
-    made: list[_Timing] = []
-
-    def timing(*args: Any) -> _Timing:
-        made.append(_Timing(*args))
-        return made[-1]
-
+    timing = _Timing(replay.graph)
     start = time.perf_counter()
-    run(record, live, timing, hooks, target)
-    return made[0].spent, time.perf_counter() - start
+    replay.run(timing)
+    return timing.seconds, time.perf_counter() - start
 
 
 def _nothing() -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
 
@@ -87,6 +88,11 @@ class Arguments:
         seen = tuple(map(version_of, kept)), tuple(map(storage_location, kept))
         return cls(kept, list(sizes), list(scalars), tuple(hooks), tuple(packed), *seen)
 
+    def is_changed(self) -> bool:
+        """Whether any input has been changed in place since `versions` was noted."""
+        pairs = zip(self.versions, self.inputs, strict=True)
+        return any(before is not None and version_of(tensor) != before for before, tensor in pairs)
+
 
 def copy_of(tensor: Any) -> Any:
     """A copy that later in-place changes do not reach, strides kept."""
@@ -131,12 +137,14 @@ class CaptureState:
     """Whether the user's own run was watched to its end."""
     reference_error: str = ""
     """What went wrong with that, where something of ours did."""
+    derived: dict[type, Any] = field(default_factory=dict)
+    """What was worked out of the graph once, by its class."""
     released: bool = False
 
     def release(self) -> None:
         """Let go of every tensor."""
         self.graph = self.arguments = self.thread_state = None
-        self.reference, self.grads_before = {}, {}
+        self.reference, self.grads_before, self.derived = {}, {}, {}
         if self.node_gradients is not None:
             self.node_gradients.clear()
         self.released = True
@@ -148,3 +156,34 @@ class Captured:
 
     record: CaptureRecord
     live: CaptureState
+
+    def runnable(self) -> RunnableCapture:
+        """The capture with all that a run of its graph takes.
+
+        Raises:
+            CabwError: the trace failed, so that there is no complete graph, or the session is closed.
+        """
+        live = self.live
+        if live.released:
+            raise CabwError(
+                "the session was closed, which released the captured tensors",
+                expected="a session that is still open",
+                try_="compute parity before session.close()",
+            )
+        if live.graph is None or live.arguments is None or live.thread_state is None:
+            raise CabwError(
+                f"this backward has no complete graph: {self.record.failure}",
+                expected="a backward that compiled autograd can trace",
+                try_="cap.error and session.events, which say what stopped the trace",
+            )
+        return RunnableCapture(self.record, live.graph, live.arguments, live.thread_state)
+
+
+@dataclass(frozen=True)
+class RunnableCapture:
+    """A capture whose graph is complete, with what it ran on."""
+
+    record: CaptureRecord
+    graph: torch.fx.GraphModule
+    arguments: Arguments
+    thread_state: ThreadState

@@ -16,8 +16,8 @@ from cabw_viz.replay.lowering.lowered_nodes import lowered_nodes
 from cabw_viz.replay.lowering.trace import lower
 from cabw_viz.replay.parity import comparison as parity_of
 from cabw_viz.replay.parity.gradient_pairs import ParityOptions
-from cabw_viz.replay.placement.target import target_named
-from cabw_viz.replay.runner import replay
+from cabw_viz.replay.placement.target import resolve_target
+from cabw_viz.replay.replay import Replay
 from cabw_viz.replay.timing import time_nodes
 from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.stack_frames import cell_files
@@ -169,9 +169,9 @@ class Capture:
                 input was changed in place; a hook or a custom Function's ctx holds a tensor that cannot move;
                 the backend or PyTorch cannot run the graph; memory ran out.
         """
-        target = target_named(device, dtype, backend)
-        found = replay(self.record, self.live, hooks=hooks, target=target)
-        return {name: gradient for index, gradient in found.items() for name in self.record.leaves[index].names}
+        target = resolve_target(device, dtype, backend)
+        gradients = Replay(self._captured, target, hooks).gradients()
+        return {name: gradient for index, gradient in gradients.items() for name in self.record.leaves[index].names}
 
     def parity(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
         self,
@@ -206,9 +206,9 @@ class Capture:
         Raises:
             CabwError: as `replay`, and where the user's own run left no reference.
         """
-        target = target_named(device, dtype, backend)
-        asked = ParityOptions(hooks, rtol, atol, target, exact, measures_named(measures))
-        comparison = parity_of.parity(self.record, self.live, asked)
+        target = resolve_target(device, dtype, backend)
+        options = ParityOptions(hooks, rtol, atol, target, exact, measures_named(measures))
+        comparison = parity_of.parity(self._captured, options)
         self.last_parity = comparison
         return ParityReport(comparison)
 
@@ -242,8 +242,8 @@ class Capture:
             CabwError: as `replay`; also where the gradients of the nodes were not kept (`capture(gradients="nodes")`
                 keeps them), or the backward ran through compiled autograd, where they cannot be seen.
         """
-        target = target_named(device, dtype, backend)
-        found = divergence_of.divergence(self.record, self.live, target=target, hooks=hooks, rtol=rtol, atol=atol)
+        target = resolve_target(device, dtype, backend)
+        found = divergence_of.divergence(self._captured, target=target, hooks=hooks, rtol=rtol, atol=atol)
         self.last_divergence = found
         return DivergenceReport(found)
 
@@ -269,7 +269,7 @@ class Capture:
         Raises:
             CabwError: it cannot be lowered; names the autograd node and the reason.
         """
-        lowered = lower(self.record, self.live, hooks=hooks, symbolic=symbolic, tied=tied)
+        lowered = lower(self._captured, hooks=hooks, symbolic=symbolic, tied=tied)
         self._captured.record = replace(self.record, lowered=lowered_nodes(lowered))
         return lowered
 
@@ -293,7 +293,7 @@ class Capture:
         Raises:
             CabwError: as `replay`, and where `repeats` is no count.
         """
-        times = time_nodes(self.record, self.live, repeats=repeats, hooks=hooks, target=target_named(device))
+        times = time_nodes(Replay(self._captured, resolve_target(device), hooks), repeats=repeats)
         self._captured.record = replace(self.record, node_seconds=times.seconds)
         return tables.time_frame(self.record)
 
@@ -320,7 +320,7 @@ class Capture:
         Raises:
             CabwError: as `replay`, and where a tensor of a subclass (DTensor) is met, which cannot be watched.
         """
-        touches = audit_of.audit(self.record, self.live, hooks=hooks)
+        touches = audit_of.audit(self._captured, hooks).touches
         others = tuple(touch for touch in self.record.touches if touch.phase != "execution")
         watched = tuple(dict.fromkeys((*self.record.watched, "execution")))
         self._captured.record = replace(self.record, touches=others + touches, watched=watched)

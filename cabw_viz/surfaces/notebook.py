@@ -114,10 +114,10 @@ class CabwMagics(Magics):
             _show_parity(session, options)
 
     def _session(self, options: Namespace) -> Session:
-        from cabw_viz.replay.placement.target import target_named
+        from cabw_viz.replay.placement.target import resolve_target
         from cabw_viz.surfaces.session import capture
 
-        target_named(**commands.place(options))  # before the cell runs, which may take long, and not after it
+        resolve_target(**commands.place(options))  # before the cell runs, which may take long, and not after it
         subject = None if options.model is None else self._evaluated(unquoted(options.model))
         return capture(subject, run=options.run, only=options.only, snapshot=options.snapshot)
 

@@ -1,20 +1,21 @@
-"""Where in a captured graph the gradients stand that flow into and out of autograd nodes.
+"""Where in a captured graph the gradients are that flow into and out of autograd nodes.
 
-The graph knows neither edges nor gradients: it has calls, and what they are called with. For one autograd node:
+The graph has neither edges nor gradients: it has calls, and their arguments. For one autograd node:
 
     one or more gradients sent to it ── torch.add ── tensor hooks ── pre-hooks ── call ── validate_outputs ── post-hooks
-    sent                                summed                       taken                made                sent on
+    sent                                summed                       call input           checked              sent on
 
-Each of these stands in a graph node, known here by its name: nodes keep their names when the graph goes elsewhere.
+Each of these is a result of a graph node, known here by its name: nodes keep their names when the graph is placed at
+another target.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch.fx
 
@@ -22,67 +23,82 @@ from cabw_viz import torch_adapter
 from cabw_viz.record.divergence import StepKind
 from cabw_viz.record.kinds import HookKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord
+from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.gradient_snapshots import Gradient, GradientSnapshot, NodeGradients
 
 UNSEEN = object()
-"""In the place of a gradient of which nothing was seen."""
+"""In the place of a gradient of which the user's own run shows nothing."""
 
-Place = tuple[int, int]
+Port = tuple[int, int]
 """An autograd node's number, and which of its gradients."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What makes gradients of gradients, by the names of the graph nodes in which they stand."""
+    """A step of the backward, its inputs and outputs by the names of their graph nodes.
+
+    An autograd node, a sum of gradients at one of its inputs, a hook, or an in-place write to a pending gradient.
+    """
 
     kind: StepKind
     number: int
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     input: int | None = None
     """For a sum: into which gradient of the node."""
     hooks: tuple[HookKind, ...] = ()
     """For hooks: of which kinds, in the order in which they run."""
-    inputs: tuple[int, ...] = ()
-    """For an autograd node that is called: which gradients it reads."""
+    positions: tuple[int, ...] = ()
+    """For an autograd node that is called: which of its gradients `inputs` are."""
 
 
 @dataclass
 class GradientSites:
-    """The steps of a graph in the order in which it runs, and what eager's own run has to be called at each place."""
+    """The steps of a graph in the order in which it runs, and what the user's own run had at each site."""
 
+    gradients: NodeGradients
     steps: list[Step] = field(default_factory=list)
     names: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     """Graph node: (field of `NodeGradients`, autograd node, which gradient)."""
-    taken: dict[str, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
-    """Graph node that calls an autograd node: (node, which gradient, where it stands) of each that it takes."""
+    call_inputs: dict[str, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
+    """Graph node that calls an autograd node: (autograd node, which gradient, graph node) of each gradient it takes."""
     sums: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Graph node that sums gradients of which eager's own run shows the parts alone: those."""
+    """Graph node that sums gradients of which the user's own run shows the parts alone: those."""
+
+    @cached_property
+    def observed(self) -> frozenset[str]:
+        """All sites: where the user's own run shows a gradient, and what steps take and make."""
+        return frozenset(self.names) | {name for step in self.steps for name in (*step.inputs, *step.outputs)}
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether what a call takes is looked at again when the call is made."""
+        return any(step.kind == "in_place_write" for step in self.steps)
 
     def with_writes(self) -> GradientSites:
-        """The same, with a step before each call in which somebody may write to what it takes.
+        """The same, with a step before each call for the writes to what it takes.
 
-        The place behind that step is not in the graph; it is what stands in a graph node when the call is made.
+        The output of that step is not in the graph; it is the graph node's result when the call is made.
         """
         steps: list[Step] = []
         names = dict(self.names)
         for step in self.steps:
-            then = [moment(step.number, i) for i in step.inputs]
-            for i, before, later in zip(step.inputs, step.reads, then, strict=False):
+            at_call = [call_input_name(step.number, i) for i in step.positions]
+            for i, before, later in zip(step.positions, step.inputs, at_call, strict=False):
                 names[later] = "inputs", step.number, i
                 steps.append(Step("in_place_write", step.number, (before,), (later,), i))
-            steps.append(replace(step, reads=tuple(then)) if then else step)
+            steps.append(replace(step, inputs=tuple(at_call)) if at_call else step)
         return replace(self, steps=steps, names=names)
 
-    def kept(self, name: str, gradients: NodeGradients) -> tuple[GradientSnapshot | None, ...]:
-        """What eager's own run had at a place, None for a gradient that did not flow; empty where nothing was seen.
+    def snapshots(self, name: str) -> tuple[GradientSnapshot | None, ...]:
+        """What the user's own run had at a site, None for a gradient that did not flow; empty where nothing was seen.
 
         Of a sum that only hooks have seen, it is the sum of the parts, as far as these were kept in full.
         """
         if name in self.names:
             side, number, position = self.names[name]
-            return tuple(getattr(gradients, side).get(number, ())[position : position + 1])
-        parts = [part for term in self.sums.get(name, ()) for part in self.kept(term, gradients) or (UNSEEN,)]
+            return tuple(getattr(self.gradients, side).get(number, ())[position : position + 1])
+        parts = [part for term in self.sums.get(name, ()) for part in self.snapshots(term) or (UNSEEN,)]
         values = [part.value for part in parts if isinstance(part, Gradient)]
         if not values or len(values) != len([part for part in parts if part is not None]):
             return ()
@@ -92,54 +108,58 @@ class GradientSites:
         return (Gradient(total, None),)
 
 
-def moment(number: int, position: int) -> str:
-    """The name of the place at which an autograd node's call takes a gradient."""
+def call_input_name(number: int, position: int) -> str:
+    """The name of the site at which an autograd node's call takes a gradient."""
     return f"taken by #{number}, input {position}"
 
 
-_READ: WeakKeyDictionary[torch.fx.Graph, GradientSites] = WeakKeyDictionary()
+def gradient_sites(captured: Captured, gradients: NodeGradients) -> GradientSites:
+    """The sites of a capture's gradients; found once in each capture.
+
+    Args:
+        captured: one that can run.
+        gradients: those of the user's own run.
+    """
+    derived = captured.live.derived
+    if GradientSites not in derived:
+        derived[GradientSites] = _SiteFinder(captured.record, captured.runnable().graph.graph, gradients).sites()
+    sites: GradientSites = derived[GradientSites]
+    return sites
 
 
-def gradient_sites(record: CaptureRecord, graph: torch.fx.Graph) -> GradientSites:
-    """Find the gradients in a captured graph; looked for once in each."""
-    if graph not in _READ:
-        _READ[graph] = _Reading(record, graph).read()
-    return _READ[graph]
+class _SiteFinder:
+    """Finds the sites in one graph."""
 
-
-class _Reading:
-    """One graph, read."""
-
-    def __init__(self, record: CaptureRecord, graph: torch.fx.Graph) -> None:
+    def __init__(self, record: CaptureRecord, graph: torch.fx.Graph, gradients: NodeGradients) -> None:
         self.record, self.graph = record, graph
         self.rows = dict(zip(graph.nodes, record.graph_nodes, strict=True))
-        self.order = {node.name: place for place, node in enumerate(graph.nodes)}
-        self.found = GradientSites()
-        self.sent: dict[Place, torch.fx.Node] = {}
-        """(autograd node, output): where it stands, behind all hooks."""
-        self.taken: dict[Place, torch.fx.Node] = {}
-        """(autograd node, input): what its call is given."""
+        self.order = {node.name: ordinal for ordinal, node in enumerate(graph.nodes)}
+        self.result = GradientSites(gradients)
+        self.sent: dict[Port, torch.fx.Node] = {}
+        """(autograd node, output): the graph node, behind all hooks."""
+        self.call_inputs: dict[Port, torch.fx.Node] = {}
+        """(autograd node, input): the graph node that its call takes."""
         self.calls: dict[int, torch.fx.Node] = {}
 
-    def read(self) -> GradientSites:
-        """Read it."""
+    def sites(self) -> GradientSites:
+        """All sites of the graph."""
         computing = [node for node, row in self.rows.items() if row.autograd_node is not None and row.kind != "getitem"]
         for node in computing:
-            self._taken_by(node)
-        self._returned()
+            self._add_call(node)
+        self._add_returned()
         for node in computing:
-            self._made_by(node)
-        arrivals = {place: self._behind_hooks(place, node) for place, node in self.taken.items()}
-        self._sent_unchecked(arrivals)
-        for number in {number for number, _ in self.taken}:
-            self._describe(self.record.by_number[number], arrivals)
-        self.found.steps.sort(key=lambda step: min(self.order[name] for name in step.makes))
-        return self.found
+            self._add_outputs(node)
+        arrivals = {port: self._before_hooks(port, node) for port, node in self.call_inputs.items()}
+        self._add_unchecked(arrivals)
+        for number in {number for number, _ in self.call_inputs}:
+            self._add_sums(self.record.by_number[number], arrivals)
+        self.result.steps.sort(key=lambda step: min(self.order[name] for name in step.outputs))
+        return self.result
 
-    # -- what each call is given, and what it makes --------------------------------------------------------------
+    # -- what each call takes, and what it makes -----------------------------------------------------------------
 
-    def _taken_by(self, node: torch.fx.Node) -> None:
-        """Note the gradients that a graph node takes, if it is the call of an autograd node."""
+    def _add_call(self, node: torch.fx.Node) -> None:
+        """Add the gradients that a graph node takes, if it is the call of an autograd node."""
         row = self.rows[node]
         number = row.autograd_node
         if number is None or number in self.calls:
@@ -154,83 +174,86 @@ class _Reading:
             gradients = torch_adapter.aot_prologue_gradients(node.args)
         if isinstance(gradients, list | tuple):
             self.calls[number] = node
-            given = [(number, i, part.name) for i, part in enumerate(gradients) if isinstance(part, torch.fx.Node)]
-            self.found.taken[node.name] = tuple(given)
-            self.taken |= {(number, i): given for i, given in enumerate(gradients) if isinstance(given, torch.fx.Node)}
+            inputs = {i: each for i, each in enumerate(gradients) if isinstance(each, torch.fx.Node)}
+            self.result.call_inputs[node.name] = tuple((number, i, each.name) for i, each in inputs.items())
+            self.call_inputs |= {(number, i): each for i, each in inputs.items()}
 
-    def _returned(self) -> None:
-        """Note the gradients that the graph returns: they enter nodes at which the engine stops."""
+    def _add_returned(self) -> None:
+        """Add the gradients that the graph returns: they enter nodes at which the engine stops."""
         (output,) = self.graph.find_nodes(op="output")
         returned = output.args[0] if isinstance(output.args[0], list | tuple) else ()
         for leaf in self.record.leaves:
             if leaf.output is None or leaf.autograd_node is None or leaf.output >= len(returned):
                 continue
-            given = returned[leaf.output]
-            if isinstance(given, torch.fx.Node):
-                self.taken.setdefault((leaf.autograd_node, leaf.input), given)
+            gradient = returned[leaf.output]
+            if isinstance(gradient, torch.fx.Node):
+                self.call_inputs.setdefault((leaf.autograd_node, leaf.input), gradient)
 
-    def _made_by(self, node: torch.fx.Node) -> None:
-        """Note the gradients that an autograd node makes, if this is where they are checked, and what hooks do then."""
+    def _add_outputs(self, node: torch.fx.Node) -> None:
+        """Add the gradients that an autograd node makes, if this is where they are checked, and its post-hooks."""
         number = self.rows[node].autograd_node
         if number is None or self.rows[node].kind != "validate_outputs":
             return
-        made = _items(node)
-        last = made
+        checked = _items(node)
+        last = checked
         while (hook := self._post_hook(last.values(), number)) is not None:
             before, last = last, {**last, **_items(hook)}
             changed = {j: item for j, item in last.items() if before.get(j) is not item}
-            self._step("hook", number, before.values(), changed.values(), hooks=("post_hook",))
-        for j, item in made.items() if number else ():  # the engine's root has no hooks to see its gradients by
-            self._stands(item, "outputs" if last[j] is item else "outputs_before_hooks", number, j)
+            self._add_step("hook", number, before.values(), changed.values(), hooks=("post_hook",))
+        for j, item in checked.items() if number else ():  # the engine's root has no hooks to see its gradients by
+            self._add_site(item, "outputs" if last[j] is item else "outputs_before_hooks", number, j)
         for j, item in last.items():
             self.sent[number, j] = item
-            if made.get(j) is not item:
-                self._stands(item, "outputs", number, j)
-        self._node_step(number, made.values())
+            if checked.get(j) is not item:
+                self._add_site(item, "outputs", number, j)
+        self._add_node_step(number, checked.values())
 
     def _post_hook(self, gradients: Iterable[torch.fx.Node], number: int) -> torch.fx.Node | None:
         """The post-hook of an autograd node that is called with these gradients."""
         for gradient in gradients:
             for user in gradient.users:
-                if self.rows[user].kind == "hook" and self.rows[user].autograd_node == number:
-                    given = torch_adapter.hook_input(user.args)
-                    if torch_adapter.hook_type(user.target, user.kwargs) == "post_hook" and gradient in _flat(given):
-                        return user
+                if (
+                    self.rows[user].kind == "hook"
+                    and self.rows[user].autograd_node == number
+                    and torch_adapter.hook_type(user.target, user.kwargs) == "post_hook"
+                    and gradient in _flat(torch_adapter.hook_input(user.args))
+                ):
+                    return user
         return None
 
-    def _node_step(self, number: int, made: Iterable[torch.fx.Node]) -> None:
+    def _add_node_step(self, number: int, results: Iterable[torch.fx.Node]) -> None:
         row = self.record.by_number[number]
-        reads = {i: self.taken[number, i] for i in range(row.inputs) if (number, i) in self.taken}
-        inputs = tuple(reads) if number in self.calls else ()
-        self._step(row.kind, number, reads.values(), made, inputs=inputs)
+        sources = {i: self.call_inputs[number, i] for i in range(row.inputs) if (number, i) in self.call_inputs}
+        positions = tuple(sources) if number in self.calls else ()
+        self._add_step(row.kind, number, sources.values(), results, positions=positions)
 
     # -- hooks, and gradients that meet --------------------------------------------------------------------------
 
-    def _behind_hooks(self, place: Place, taken: torch.fx.Node) -> torch.fx.Node:
-        """Where a gradient stands before the hooks of the node that takes it, and note those as a step of their own."""
-        number, i = place
+    def _before_hooks(self, port: Port, call_input: torch.fx.Node) -> torch.fx.Node:
+        """The gradient before the hooks of the node that takes it; the hooks are added as a step of their own."""
+        number, i = port
         kinds: list[HookKind] = []
-        node = taken
-        while (hooked := self._hooked(node, number)) is not None:
-            kind, node = hooked
+        node = call_input
+        while (hook := self._pre_hook(node, number)) is not None:
+            kind, node = hook
             kinds.insert(0, kind)
             if kind == "pre_hook" and "tensor_pre_hook" not in kinds:
-                self._stands(node, "inputs_before_hooks", number, i)
-        if node is not taken:
-            self._step("hook", number, [node], [taken], hooks=tuple(kinds))
-        self._stands(taken, "inputs", number, i)
+                self._add_site(node, "inputs_before_hooks", number, i)
+        if node is not call_input:
+            self._add_step("hook", number, [node], [call_input], hooks=tuple(kinds))
+        self._add_site(call_input, "inputs", number, i)
         return node
 
-    def _hooked(self, node: torch.fx.Node, number: int) -> tuple[HookKind, torch.fx.Node] | None:
-        """The kind of hook that a gradient comes from, and the gradient that the hook was given."""
+    def _pre_hook(self, node: torch.fx.Node, number: int) -> tuple[HookKind, torch.fx.Node] | None:
+        """The kind of hook that a gradient comes from, and the gradient that the hook took."""
         picked = node.args[1] if node.target is operator.getitem else None
         call = node.args[0] if picked is not None else node
         if not isinstance(call, torch.fx.Node) or self.rows[call].autograd_node != number:
             return None
         if self.rows[call].kind != "hook" or torch_adapter.hook_type(call.target, call.kwargs) == "post_hook":
             return None
-        given = torch_adapter.hook_input(call.args)
-        before = given[picked] if isinstance(given, list | tuple) and isinstance(picked, int) else given
+        gradients = torch_adapter.hook_input(call.args)
+        before = gradients[picked] if isinstance(gradients, list | tuple) and isinstance(picked, int) else gradients
         kind: HookKind = "pre_hook" if picked is not None else "tensor_pre_hook"
         return (kind, before) if isinstance(before, torch.fx.Node) else None
 
@@ -240,63 +263,60 @@ class _Reading:
             return [node]
         return [term for part in node.args[:2] if isinstance(part, torch.fx.Node) for term in self._terms(part)]
 
-    def _sent_unchecked(self, arrivals: dict[Place, torch.fx.Node]) -> None:
-        """Find what compiled regions send: the graph does not check it, so it is what nobody else has sent."""
+    def _add_unchecked(self, arrivals: dict[Port, torch.fx.Node]) -> None:
+        """Add what compiled regions send: the graph does not check it, so it is what no other node has sent."""
         unchecked = {node.number for node in self.record.autograd_nodes if node.kind == "aot_backward"}
         for number in sorted(unchecked):
-            made: dict[str, torch.fx.Node] = {}
+            outputs: dict[str, torch.fx.Node] = {}
             for edge in self.record.by_number[number].edges:
                 arrived = arrivals.get((edge.target, edge.input))
                 term = self._term_of(number, arrived) if arrived is not None else None
                 if term is not None and (number, edge.output) not in self.sent:
-                    self.sent[number, edge.output] = made[term.name] = term
-                    self._stands(term, "outputs", number, edge.output)
-            if made:
-                self._node_step(number, made.values())
+                    self.sent[number, edge.output] = outputs[term.name] = term
+                    self._add_site(term, "outputs", number, edge.output)
+            if outputs:
+                self._add_node_step(number, outputs.values())
 
     def _term_of(self, number: int, arrived: torch.fx.Node) -> torch.fx.Node | None:
         terms = [term for term in self._terms(arrived) if term not in self.sent.values()]
         mine = [term for term in terms if self.rows[term].autograd_node == number] or terms
         return mine[0] if mine else None
 
-    def _describe(self, row: AutogradNode, arrivals: dict[Place, torch.fx.Node]) -> None:
-        """Note the sums before a node, and the accumulation that it is."""
-        for place in self._places(row):
-            arrived = arrivals.get(place)
+    def _add_sums(self, row: AutogradNode, arrivals: dict[Port, torch.fx.Node]) -> None:
+        """Add the sums before a node, and the accumulation that it is."""
+        for i in range(row.inputs):
+            arrived = arrivals.get((row.number, i))
             if arrived is None or self.rows[arrived].kind != "gradient_sum":
                 continue
             terms = self._terms(arrived)
-            self._step("gradient_sum", row.number, terms, [arrived], input=place[1])
-            if arrived.name not in self.found.names:
-                self.found.sums[arrived.name] = tuple(term.name for term in terms)
+            self._add_step("gradient_sum", row.number, terms, [arrived], input=i)
+            if arrived.name not in self.result.names:
+                self.result.sums[arrived.name] = tuple(term.name for term in terms)
         if row.kind == "accumulate_grad" and row.number in self.calls:
             call = self.calls[row.number]
-            self._node_step(row.number, [call])
-            self._stands(call, "inputs", row.number, 0)
+            self._add_node_step(row.number, [call])
+            self._add_site(call, "inputs", row.number, 0)
 
-    # -- noting --------------------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _places(row: AutogradNode) -> Iterator[Place]:
-        yield from ((row.number, i) for i in range(row.inputs))
+    def _add_site(self, node: torch.fx.Node, side: str, number: int, position: int) -> None:
+        self.result.names.setdefault(node.name, (side, number, position))
 
-    def _stands(self, node: torch.fx.Node, side: str, number: int, position: int) -> None:
-        self.found.names.setdefault(node.name, (side, number, position))
-
-    def _step(
+    def _add_step(
         self,
         kind: StepKind,
         number: int,
-        reads: Iterable[torch.fx.Node],
-        makes: Iterable[torch.fx.Node],
+        sources: Iterable[torch.fx.Node],
+        results: Iterable[torch.fx.Node],
         *,
         input: int | None = None,  # noqa: A002  # the record's word
         hooks: tuple[HookKind, ...] = (),
-        inputs: tuple[int, ...] = (),
+        positions: tuple[int, ...] = (),
     ) -> None:
-        names = tuple(dict.fromkeys(node.name for node in makes))
+        names = tuple(dict.fromkeys(node.name for node in results))
         if names:
-            self.found.steps.append(Step(kind, number, tuple(node.name for node in reads), names, input, hooks, inputs))
+            inputs = tuple(node.name for node in sources)
+            self.result.steps.append(Step(kind, number, inputs, names, input, hooks, positions))
 
 
 def _items(node: torch.fx.Node) -> dict[int, torch.fx.Node]:

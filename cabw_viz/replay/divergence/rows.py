@@ -1,4 +1,4 @@
-"""From judged places in a graph to a row for each step, and to the steps at fault."""
+"""From judged gradients to a row for each step, and to the steps at fault."""
 
 from __future__ import annotations
 
@@ -13,68 +13,67 @@ from cabw_viz.record.kinds import GOOD, SEVERITY
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, Step
 from cabw_viz.replay.divergence.node_comparison import Judged, range_of
-from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
+from cabw_viz.runtime.gradient_snapshots import Gradient
 
 
 @dataclass
 class Findings:
-    """What was found at each place of a graph."""
+    """The gradients at each site of a graph, judged."""
 
-    places: GradientSites
-    kept: NodeGradients
-    followed: Mapping[str, Judged]
-    """What the graph had there when it ran."""
-    alone: Mapping[str, Judged] = field(default_factory=dict)
+    sites: GradientSites
+    observed: Mapping[str, Judged]
+    """The gradients of the whole graph's run."""
+    isolated: Mapping[str, Judged] = field(default_factory=dict)
     """What each step made of what the other side had; empty where nothing had differed."""
-    given: frozenset[str] = frozenset()
-    """The places at which the steps began with what the other side had."""
+    substituted: frozenset[str] = frozenset()
+    """The sites at which the steps began with what the other side had."""
 
     @property
     def compared(self) -> int:
         """How many gradients were compared; one that is looked at twice, when it is made and when it is taken, once."""
-        later = {name for step in self.places.steps if step.kind == "in_place_write" for name in step.makes}
-        return len(self.followed.keys() - later)
+        later = {name for step in self.sites.steps if step.kind == "in_place_write" for name in step.outputs}
+        return len(self.observed.keys() - later)
 
     def is_clean(self, step: Step) -> bool:
-        """Whether a step was given the same on both sides."""
-        return all(name in self.given or self._agrees(name) for name in step.reads)
+        """Whether the inputs of a step are the same on both sides."""
+        return all(name in self.substituted or self._agrees(name) for name in step.inputs)
 
     def _agrees(self, name: str) -> bool:
         """Whether a gradient agrees; where it was not seen, whether those agree of which it is made."""
-        if name in self.alone:
-            return self.alone[name].agrees
+        if name in self.isolated:
+            return self.isolated[name].agrees
         maker = self.makers.get(name)
         return maker is None or self.is_clean(maker)
 
     def unseen_before(self, step: Step) -> list[Step]:
         """The steps whose results only a later one shows."""
-        makers = (self.makers.get(name) for name in step.reads if name not in self.followed)
+        makers = (self.makers.get(name) for name in step.inputs if name not in self.observed)
         return [maker for maker in makers if maker is not None and maker.number]
 
     def range_at(self, name: str, side: int) -> Range | None:
         """The range of a gradient in the reference (0) or the candidate (1)."""
-        ranges = self.followed[name].ranges
+        ranges = self.observed[name].ranges
         if ranges is not None:
             return ranges[side]
-        found = self.places.kept(name, self.kept)  # the same on both sides
+        found = self.sites.snapshots(name)  # the same on both sides
         return range_of(found[0].value) if found and isinstance(found[0], Gradient) else None
 
     @cached_property
     def makers(self) -> Mapping[str, Step]:
-        """The step that makes the gradient at each place."""
-        return {name: step for step in self.places.steps for name in step.makes}
+        """The step that makes the gradient at each site."""
+        return {name: step for step in self.sites.steps for name in step.outputs}
 
     def own(self, step: Step) -> Difference | None:
         """A step's own difference; None where it is not known."""
         if step.kind == "in_place_write":  # gradients that were one tensor in the run are not when steps run alone
-            agree = all(name not in self.followed or self.followed[name].agrees for name in step.reads)
-            return worst(self.followed, step.makes) if agree else None
-        if not self.alone:
-            return worst(self.followed, step.makes) if self._all_equal(step) else None
-        return worst(self.alone, step.makes) if self.is_clean(step) else None
+            agree = all(name not in self.observed or self.observed[name].agrees for name in step.inputs)
+            return worst(self.observed, step.outputs) if agree else None
+        if not self.isolated:
+            return worst(self.observed, step.outputs) if self._all_equal(step) else None
+        return worst(self.isolated, step.outputs) if self.is_clean(step) else None
 
     def _all_equal(self, step: Step) -> bool:
-        judged = [self.followed[name] for name in step.reads if name in self.followed]
+        judged = [self.observed[name] for name in step.inputs if name in self.observed]
         return all(found.difference.verdict == "bitwise" for found in judged)
 
 
@@ -96,29 +95,29 @@ Rows = tuple[tuple[DivergenceRow, ...], tuple[int, ...], tuple[NonFinite, ...]]
 
 def rows_of(record: CaptureRecord, findings: Findings) -> Rows:
     """A row for each step and for each autograd node without one; the rows at fault; what makes NaN or infinity."""
-    steps = [step for step in _with_bare_nodes(record, findings.places) if _is_told(step, findings)]
+    steps = [step for step in _with_bare_nodes(record, findings.sites) if _has_row(step, findings)]
     rows = tuple(_row(record, step, findings) for step in steps)
     culprits = tuple(i for i, row in enumerate(rows) if row.own is not None and row.own.verdict not in GOOD)
     return rows, culprits, tuple(_nonfinite(steps, findings))
 
 
-def _is_told(step: Step, findings: Findings) -> bool:
-    """Whether a step has a row: all but the writes in place that nobody makes, or that both sides do."""
+def _has_row(step: Step, findings: Findings) -> bool:
+    """Whether a step has a row: all but the writes in place that neither side makes, or both do alike."""
     if step.kind != "in_place_write":
         return True
     own = findings.own(step)
     return own is not None and own.verdict not in GOOD
 
 
-def _with_bare_nodes(record: CaptureRecord, places: GradientSites) -> list[Step]:
+def _with_bare_nodes(record: CaptureRecord, sites: GradientSites) -> list[Step]:
     """The steps in their order, and at its place by number each autograd node that makes nothing."""
-    own = [step for step in places.steps if step.kind not in BETWEEN]
+    own = [step for step in sites.steps if step.kind not in BETWEEN]
     known = {step.number for step in own}
     taken: dict[int, list[str]] = {}
-    for name, (side, number, _) in places.names.items():
+    for name, (side, number, _) in sites.names.items():
         if side == "inputs":
             taken.setdefault(number, []).append(name)
-    steps = list(places.steps)
+    steps = list(sites.steps)
     for node in record.autograd_nodes:
         if node.number not in known:
             at = bisect.bisect([step.number for step in own], node.number)
@@ -131,9 +130,9 @@ def _with_bare_nodes(record: CaptureRecord, places: GradientSites) -> list[Step]
 
 def _row(record: CaptureRecord, step: Step, findings: Findings) -> DivergenceRow:
     node = record.by_number[step.number]
-    into = worst(findings.followed, step.reads)
-    out = worst(findings.followed, step.makes)
-    own = findings.own(step) if step.makes else None
+    into = worst(findings.observed, step.inputs)
+    out = worst(findings.observed, step.outputs)
+    own = findings.own(step) if step.outputs else None
     notes = dict.fromkeys(each.note for each in (own, out, into) if each is not None and each.note)
     if own is not None and own.verdict not in GOOD:
         for other in findings.unseen_before(step):
@@ -177,13 +176,13 @@ def _nonfinite(steps: list[Step], findings: Findings) -> list[NonFinite]:
 
 
 def _first_nonfinite(steps: list[Step], findings: Findings, side: int) -> NonFinite | None:
-    if all(judged.finite[side] for judged in findings.followed.values()):
+    if all(judged.finite[side] for judged in findings.observed.values()):
         return None
     for place, step in enumerate(steps):
-        seen = [name for name in step.makes if name in findings.followed]
-        wrong = [name for name in seen if not findings.followed[name].finite[side]]
-        reads = [name for name in step.reads if name in findings.followed]
-        if wrong and all(findings.followed[name].finite[side] for name in reads):
+        seen = [name for name in step.outputs if name in findings.observed]
+        wrong = [name for name in seen if not findings.observed[name].finite[side]]
+        reads = [name for name in step.inputs if name in findings.observed]
+        if wrong and all(findings.observed[name].finite[side] for name in reads):
             ranges = [found for name in reads if (found := findings.range_at(name, side)) is not None]
             out = findings.range_at(wrong[0], side)
             return NonFinite(SIDES[side], place, tuple(ranges), out or Range(math.nan, math.nan))

@@ -14,10 +14,10 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.lowering.guards import Guards
-from cabw_viz.replay.lowering.python_constants import PythonConstants, brought, differing_structure
+from cabw_viz.replay.lowering.python_constants import PythonConstant, differing_structure, python_constants
 from cabw_viz.replay.lowering.signature import flat_values
-from cabw_viz.replay.runner import check_versions, runnable
-from cabw_viz.runtime.capture_state import AUTOCAST_DEVICES, CaptureState
+from cabw_viz.replay.replay import Replay
+from cabw_viz.runtime.capture_state import AUTOCAST_DEVICES, Captured, CaptureState
 
 META = "cabw"
 """Key in a node's `meta`: a dict with `autograd_node` (NodeCall number), `name`, `module`, `module_class`, `visit`,
@@ -61,31 +61,35 @@ class Parts:
     """Of the leaves, in the record."""
     guards: Guards
     constants: tuple[Constant, ...]
-    brought: tuple[PythonConstants, ...]
+    python_constants: tuple[PythonConstant, ...]
     origin: Origin
 
 
 class Origin:
-    """The capture that a graph was made of. It keeps nothing alive; copies share it, and pickles are without it."""
+    """The capture that a graph was made of. It keeps no tensor alive; copies share it, and pickles are without it."""
 
-    def __init__(self, record: CaptureRecord | None = None, live: CaptureState | None = None) -> None:
-        self.record = record
-        self.reference = None if live is None else weakref.ref(live)
+    def __init__(self, captured: Captured | None = None) -> None:
+        self.record = None if captured is None else captured.record
+        self._live = None if captured is None else weakref.ref(captured.live)
 
-    def get(self) -> tuple[CaptureRecord, CaptureState]:
+    def captured(self) -> Captured:
         """The capture.
 
         Raises:
             CabwError: it is gone.
         """
-        live = None if self.reference is None else self.reference()
+        live = None if self._live is None else self._live()
         if live is None or self.record is None:
             raise CabwError(
                 "the capture that this graph was lowered from is gone, and its tensors with it",
                 expected="a session that is still there, and open",
                 try_="lowered(*inputs) with inputs of your own, or lowered.gradients(capture)",
             )
-        return self.record, live
+        return Captured(self.record, live)
+
+    def is_of(self, captured: Captured) -> bool:
+        """Whether it is this capture."""
+        return self._live is not None and captured.live is self._live()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
         return self
@@ -156,7 +160,7 @@ class Lowered(torch.fx.GraphModule):
         Raises:
             CabwError: the session is closed or gone, or an input was changed in place since.
         """
-        return flat_inputs(*self._parts.origin.get())
+        return flat_inputs(self._parts.origin.captured())
 
     def gradients(self, capture: CaptureLike | None = None) -> dict[str, torch.Tensor]:
         """Run on the inputs of a capture, and under its random state; its own capture unless another is given.
@@ -170,20 +174,19 @@ class Lowered(torch.fx.GraphModule):
         Raises:
             CabwError: it is a capture of another backward, or one for which this graph does not hold.
         """
-        record, live = self._parts.origin.get() if capture is None else _captured(capture)
-        inputs = flat_inputs(record, live)
-        if self._parts.origin.reference is None or live is not self._parts.origin.reference():
-            self._check_like(record, live)
-        assert live.thread_state is not None  # set together with the arguments
-        with live.thread_state.restored(), torch_adapter.compiled_autograd_off():
-            found = self(*inputs)
-        pairs = zip(self._parts.indices, found, strict=True)
-        return {name: gradient for index, gradient in pairs for name in record.leaves[index].names}
+        captured = self._parts.origin.captured() if capture is None else _captured(capture)
+        inputs = flat_inputs(captured)
+        if not self._parts.origin.is_of(captured):
+            self._check_like(captured)
+        with captured.runnable().thread_state.restored(), torch_adapter.compiled_autograd_off():
+            gradients = self(*inputs)
+        pairs = zip(self._parts.indices, gradients, strict=True)
+        return {name: gradient for index, gradient in pairs for name in captured.record.leaves[index].names}
 
-    def _check_like(self, record: CaptureRecord, live: CaptureState) -> None:
+    def _check_like(self, captured: Captured) -> None:
         """Refuse a capture that this graph is not the backward of."""
         own = self._parts.origin.record
-        difference = None if own is None else differing_structure(own, record)
+        difference = None if own is None else differing_structure(own, captured.record)
         if difference is not None:
             raise CabwError(
                 f"that capture is of another backward: {difference}",
@@ -198,26 +201,24 @@ class Lowered(torch.fx.GraphModule):
                     expected="a backward whose hooks and Functions use lifted tensors alone (ctx.save_for_backward)",
                     try_="capture.lower(), or lowered(*inputs) where you know that the constants hold",
                 )
-        for seen, before in zip(brought(record, live), self._parts.brought, strict=True):
-            if seen != before:
+        for theirs, ours in zip(python_constants(captured), self._parts.python_constants, strict=True):
+            if theirs != ours:
                 raise CabwError(
-                    f"{before.label} is {seen.value!r} in that capture, and {before.value!r} in the lowered graph",
+                    f"{ours.label} is {theirs.value!r} in that capture, and {ours.value!r} in the lowered graph",
                     expected="the same values in what the trace does not lift",
                     try_="capture.lower(), which lowers that capture itself",
                 )
 
 
-def flat_inputs(record: CaptureRecord, live: CaptureState) -> tuple[Any, ...]:
+def flat_inputs(captured: Captured) -> tuple[Any, ...]:
     """What a lowered graph takes, of a capture."""
-    _, arguments = runnable(record, live)
-    check_versions(record, arguments)
-    return tuple(flat_values(record, arguments))
+    return tuple(flat_values(captured.record, Replay(captured).graph.arguments))
 
 
-def _captured(capture: Any) -> tuple[CaptureRecord, CaptureState]:
+def _captured(capture: Any) -> Captured:
     record, live = getattr(capture, "record", None), getattr(capture, "live", None)
     if isinstance(record, CaptureRecord) and isinstance(live, CaptureState):
-        return record, live
+        return Captured(record, live)
     raise CabwError(
         f"gradients() was called with a {type(capture).__name__}", expected="a capture", try_="gradients(session[0])"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.replay.runner import said
 
 COMPILED = "symbolically trace a dynamo-optimized function"
 """What Dynamo says where a compiled function is called in a trace."""
@@ -30,7 +29,7 @@ def nested() -> CabwError:
 def refusal(place: str, error: Exception, *, symbolic: bool) -> CabwError:
     """Why a trace failed, at which autograd node."""
     head = f"this backward cannot be lowered: {place}"
-    text = said(error)
+    text = str(error)
     if isinstance(error, CabwError):
         return CabwError(f"{head}: {error.seen}", expected=error.expected, try_=error.try_)
     if isinstance(error, torch_adapter.UNTRACEABLE) or "data-dependent" in text:
@@ -71,4 +70,4 @@ def refusal(place: str, error: Exception, *, symbolic: bool) -> CabwError:
 
 
 def _first_line(error: Exception) -> str:
-    return said(error).strip().partition("\n")[0]
+    return str(error).strip().partition("\n")[0]

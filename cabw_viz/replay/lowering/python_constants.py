@@ -1,4 +1,4 @@
-"""Whether two captures are of one backward, and what their Python code brings along that no trace lifts."""
+"""Compares two captures' structure, and collects plain Python values (closures, ctx attributes) that traces bake in."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import CaptureRecord
-from cabw_viz.runtime.capture_state import CaptureState
+from cabw_viz.runtime.capture_state import Captured
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, type(None))
 _NUMBERED = re.compile(r"\b([A-Za-z_]+?)(?:_\d+)?\b")
 
 
 @dataclass(frozen=True)
-class PythonConstants:
+class PythonConstant:
     """A plain value in the state of a custom Function's ctx or of a Python hook."""
 
     label: str
@@ -28,21 +28,24 @@ class PythonConstants:
     value: Any
 
 
-def brought(record: CaptureRecord, live: CaptureState) -> tuple[PythonConstants, ...]:
-    """Plain values that custom Functions keep on their ctx and hooks in their closures, in the graph's order."""
-    assert live.graph is not None
-    assert live.arguments is not None
-    found = []
-    for node, row in zip(live.graph.graph.nodes, record.graph_nodes, strict=True):
+def python_constants(captured: Captured) -> tuple[PythonConstant, ...]:
+    """Plain values that custom Functions keep on their ctx and hooks in their closures, in the graph's order.
+
+    Raises:
+        CabwError: the capture cannot run.
+    """
+    record, capture = captured.record, captured.runnable()
+    constants = []
+    for node, row in zip(capture.graph.graph.nodes, record.graph_nodes, strict=True):
         if row.kind != "lifted_object" or node.op == "placeholder" or str(node.args[0]) != "hooks":
             continue
         number = next((record.graph_nodes[user].autograd_node for user in row.users), None)
-        whose = record.by_number.get(number) if number is not None else None
-        label = "a hook" if whose is None else f"{record.label(whose)} (#{whose.number})"
-        for name, value in _state(live.arguments.hooks[node.args[1]]):
+        owner = record.by_number.get(number) if number is not None else None
+        label = "a hook" if owner is None else f"{record.label(owner)} (#{owner.number})"
+        for name, value in _state(capture.arguments.hooks[node.args[1]]):
             if _is_plain(value):
-                found.append(PythonConstants(f"{name} of {label}", value))
-    return tuple(found)
+                constants.append(PythonConstant(f"{name} of {label}", value))
+    return tuple(constants)
 
 
 def _state(brings: Any) -> Iterator[tuple[str, Any]]:

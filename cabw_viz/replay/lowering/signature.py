@@ -12,7 +12,6 @@ import torch
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, CaptureRecord, LiftedInput, LiftedUse
-from cabw_viz.replay.placement.labels import input_label
 from cabw_viz.runtime.capture_state import Arguments
 
 _DIMENSION = re.compile(r"\[\d+\]$|, dimension \d+$")
@@ -62,12 +61,12 @@ def _tensors(record: CaptureRecord, arguments: Arguments) -> list[LiftedInput]:
     return [
         row
         for row in record.inputs
-        if isinstance(arguments.inputs[row.index], torch.Tensor) and not _only_accumulated(record, row.graph_node)
+        if isinstance(arguments.inputs[row.index], torch.Tensor) and not record.is_only_accumulated(row)
     ]
 
 
 def _label(record: CaptureRecord, row: LiftedInput) -> str:
-    return input_label(record, row).removeprefix(f"inputs[{row.index}] ")
+    return record.input_label(row).removeprefix(f"inputs[{row.index}] ")
 
 
 def _sizes(record: CaptureRecord, arguments: Arguments) -> dict[int, tuple[str, bool, tuple[Any, ...]]]:
@@ -151,11 +150,6 @@ def size_of(size: Any) -> int:
 def packed_tensors(arguments: Arguments) -> list[torch.Tensor]:
     """The tensors in what saved-tensor hooks packed."""
     return [leaf for leaf in torch_adapter.tree_leaves(arguments.packed_data) if isinstance(leaf, torch.Tensor)]
-
-
-def _only_accumulated(record: CaptureRecord, graph_node: int) -> bool:
-    users = record.graph_nodes[graph_node].users
-    return all(record.graph_nodes[user].kind == "accumulate_grad" for user in users)
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ lower ── _Tracing: interprets the captured graph on stand-ins, while PyTorch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,26 +19,25 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.record.options import HookPolicy
+from cabw_viz.replay.interpreter import GradientCollector, leaf_gradients
 from cabw_viz.replay.lowering.assembling import Assembling
 from cabw_viz.replay.lowering.guards import Expected, Guards
 from cabw_viz.replay.lowering.lowered import META, Lowered, Origin, Parts
 from cabw_viz.replay.lowering.lowering_errors import nested, refusal
-from cabw_viz.replay.lowering.python_constants import brought
+from cabw_viz.replay.lowering.python_constants import python_constants
 from cabw_viz.replay.lowering.signature import Slot, put_back, slots
 from cabw_viz.replay.lowering.symbolic_trace import StandIn, SymbolicTrace, no_nested_accumulation
+from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.progress import Progress
-from cabw_viz.replay.runner import GradientCollector, by_leaf, check_hooks, check_versions, runnable, said
-from cabw_viz.runtime.capture_state import Arguments, CaptureState
+from cabw_viz.replay.replay import Replay
+from cabw_viz.runtime.capture_state import Arguments, Captured
 
 
-def lower(
-    record: CaptureRecord, live: CaptureState, *, hooks: HookPolicy = "run", symbolic: bool = True, tied: bool = True
-) -> Lowered:
+def lower(captured: Captured, *, hooks: HookPolicy = "run", symbolic: bool = True, tied: bool = True) -> Lowered:
     """Trace a captured graph down to aten ops; no kernel runs, nothing is written.
 
     Args:
-        record: the capture.
-        live: what it keeps alive.
+        captured: the capture.
         hooks: `run` traces through them: they run once, now, on stand-ins; `drop` leaves them out; `refuse` raises
             if there are any but unpack hooks.
         symbolic: False makes every size a number: quicker, and for ops that insist on numbers.
@@ -46,25 +46,23 @@ def lower(
     Raises:
         CabwError: it cannot be lowered; names the autograd node and the reason.
     """
-    check_hooks(record, hooks)
-    graph, arguments = runnable(record, live)
-    check_versions(record, arguments)
-    given = slots(record, arguments)
-    _check_inputs(given)
+    graph = Replay(captured, hooks=hooks).graph
+    record, arguments = graph.record, graph.arguments
+    inputs = slots(record, arguments)
+    _check_inputs(inputs)
     trace = SymbolicTrace(symbolic=symbolic, tied=tied)
-    stand_ins = [_stand_in(trace, slot, tied=tied) for slot in given]
-    tracing = _Tracing(graph, record, hooks)
+    stand_ins = [_stand_in(trace, slot, tied=tied) for slot in inputs]
+    tracing = _Tracing(graph)
     indices: list[int] = []
 
     def backward(*values: Any) -> list[Any]:
-        found = tracing.gradients(_wanting(arguments, put_back(arguments, given, _merged(stand_ins, values))))
-        indices[:] = found
-        return list(found.values())
+        gradients = tracing.gradients(_wanting(arguments, put_back(arguments, inputs, _merged(stand_ins, values))))
+        indices[:] = gradients
+        return list(gradients.values())
 
-    assert live.thread_state is not None  # set together with the arguments
     symbols = [each.value for each in stand_ins if _is_traced(each.value)]
     with (
-        live.thread_state.restored(),
+        graph.thread_state.restored(),
         torch_adapter.compiled_autograd_off(),
         no_nested_accumulation(nested),
         Progress(len(record.graph_nodes), "lowering") as tracing.progress,
@@ -72,13 +70,14 @@ def lower(
         try:
             traced = trace.run(backward, symbols)
         except Exception as error:
-            raise refusal(tracing.place(), error, symbolic=symbolic) from error
-    _check_leaves(record, live, indices)
-    names = [slot.name for slot, each in zip(given, stand_ins, strict=True) if _is_traced(each.value)]
-    assembling = Assembling(traced, names, given)
-    guards = Guards(tuple(map(_expected, given, stand_ins)), trace.guards, tied and symbolic)
+            raise refusal(tracing.location(), error, symbolic=symbolic) from error
+    _check_leaves(captured, indices)
+    names = [slot.name for slot, each in zip(inputs, stand_ins, strict=True) if _is_traced(each.value)]
+    assembling = Assembling(traced, names, inputs)
+    guards = Guards(tuple(map(_expected, inputs, stand_ins)), trace.guards, tied and symbolic)
     leaves = tuple(record.leaves[index].label for index in indices)
-    parts = Parts(leaves, tuple(indices), guards, assembling.constants(), brought(record, live), Origin(record, live))
+    constants = assembling.constants()
+    parts = Parts(leaves, tuple(indices), guards, constants, python_constants(captured), Origin(captured))
     return Lowered(traced, assembling.graph, parts)
 
 
@@ -116,7 +115,7 @@ def _stand_in(trace: SymbolicTrace, slot: Slot, *, tied: bool) -> StandIn:
     except Exception as error:
         raise CabwError(
             f"this backward cannot be lowered: {slot.name} ({slot.label}) has no stand-in: {type(error).__name__}: "
-            f"{said(error)}",
+            f"{error}",
             expected="plain tensors",
             try_="cap.replay(), which runs on the tensors as they are",
         ) from error
@@ -140,9 +139,10 @@ def _check_inputs(given: Sequence[Slot]) -> None:
             )
 
 
-def _check_leaves(record: CaptureRecord, live: CaptureState, found: Sequence[int]) -> None:
+def _check_leaves(captured: Captured, indices: Sequence[int]) -> None:
     """Refuse a trace that lacks a gradient that your own run had: a formula went another way on stand-ins."""
-    lost = [record.leaves[index].label for index in live.reference if index not in found]
+    leaves = captured.record.leaves
+    lost = [leaves[index].label for index in captured.live.reference if index not in indices]
     if lost:
         raise CabwError(
             f"this backward cannot be lowered: on stand-ins nothing flows to {', '.join(lost)}",
@@ -161,14 +161,14 @@ class _Tracing(GradientCollector):
     └─ GradientCollector   as in a replay
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, record: CaptureRecord, hooks: HookPolicy) -> None:
-        super().__init__(graph, record, hooks)
+    def __init__(self, graph: PlacedGraph) -> None:
+        super().__init__(graph)
         self._metas: dict[int | None, dict[str, Any]] = {}
 
     def gradients(self, arguments: Arguments) -> dict[int, Any]:
         """Gradients by index of the leaf."""
-        given = (list(arguments.inputs), list(arguments.sizes), list(arguments.scalars), arguments.hooks)
-        return by_leaf(self.record, self.collected, self.run(*given, arguments.packed_data))
+        returned = self.run(*replace(self.placed, arguments=arguments).call_args)
+        return leaf_gradients(self.record, self.collected, returned)
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node of the captured graph."""

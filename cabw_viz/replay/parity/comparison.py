@@ -1,6 +1,6 @@
 """Parity: a captured graph, run again, against what the user's own run gave.
 
-parity ── replayed, at the target
+parity ── Replay.result: the graph run again at the target
    ├─ GradientPairs.row: compared, leaf by leaf
    └─ judge: noise or fault, by further runs where that is needed
 """
@@ -16,11 +16,11 @@ from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.parity.descriptions import counted, graph_words, run_words
 from cabw_viz.replay.parity.gradient_pairs import GradientPairs, ParityOptions
 from cabw_viz.replay.parity.noise_runs import judge
-from cabw_viz.replay.runner import replayed, runnable
-from cabw_viz.runtime.capture_state import CaptureState
+from cabw_viz.replay.replay import Replay
+from cabw_viz.runtime.capture_state import Captured
 
 
-def parity(record: CaptureRecord, live: CaptureState, asked: ParityOptions | None = None) -> Comparison:
+def parity(captured: Captured, options: ParityOptions | None = None) -> Comparison:
     """Compare the captured graph, run again, with the user's own run.
 
     After an eager run the reference is that run. A compiled run is itself what is in question: there the graph
@@ -28,31 +28,31 @@ def parity(record: CaptureRecord, live: CaptureState, asked: ParityOptions | Non
     is compared with `.grad` before it plus the graph's gradient.
 
     Args:
-        record: the capture.
-        live: what it keeps alive.
-        asked: hooks as for `replay`; tolerances, instead of torch.testing's; where the graph runs, in which dtype,
+        captured: the capture.
+        options: hooks as for `replay`; tolerances, instead of torch.testing's; where the graph runs, in which dtype,
             under which backend; whether errors against a float64 run are wanted (`auto`: where not all is equal to
             the last bit); further measures.
 
     Raises:
         CabwError: there is no reference, or the graph cannot be run again there.
     """
-    asked = (asked or ParityOptions()).checked()
-    runnable(record, live)
-    check_reference(record, live)
-    ran = replayed(record, live, hooks=asked.hooks, target=asked.target)
-    sides = GradientPairs(record, live, asked, ran)
-    rows = [sides.row(index) for index in sides.leaves]
-    rows, exact_notes = judge(record, live, asked, rows, sides)
-    graph, run = graph_words(asked.target, ran), run_words(record, (g.value for g in live.reference.values()))
+    options = (options or ParityOptions()).checked()
+    replay = Replay(captured, options.target, options.hooks)
+    check_reference(captured)
+    result = replay.result()
+    pairs = GradientPairs(captured, options, result)
+    rows = [pairs.row(index) for index in pairs.leaves]
+    rows, exact_notes = judge(replay, options, rows, pairs)
+    record, reference = captured.record, captured.live.reference
+    graph, run = graph_words(options.target, result), run_words(record, (g.value for g in reference.values()))
     names = (run, graph) if record.run == "eager" else (graph, run)
-    used = tuple((dtype, *values) for dtype, values in sorted(sides.used.items()))
-    told = (*notes(record, asked.hooks), *sides.notes(), *exact_notes)
-    return Comparison(*names, tuple(rows), used, told)
+    tolerances = tuple((dtype, *values) for dtype, values in sorted(pairs.used.items()))
+    return Comparison(*names, tuple(rows), tolerances, (*notes(record, options.hooks), *pairs.notes(), *exact_notes))
 
 
-def check_reference(record: CaptureRecord, live: CaptureState) -> None:
+def check_reference(captured: Captured) -> None:
     """Raise a CabwError where the user's own run left nothing to compare with."""
+    record, live = captured.record, captured.live
     if live.has_reference:
         return
     if record.failure is not None:

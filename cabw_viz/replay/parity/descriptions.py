@@ -8,7 +8,7 @@ import torch
 
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.placement.target import Target
-from cabw_viz.replay.runner import Replayed
+from cabw_viz.replay.replay import ReplayResult
 
 RUNS = {
     "eager": "your own eager run",
@@ -24,19 +24,19 @@ def run_words(record: CaptureRecord, gradients: Iterable[torch.Tensor]) -> str:
     return RUNS[record.run] + (compiled if record.run == "eager" and regions else "") + where(gradients)
 
 
-def graph_words(target: Target, ran: Replayed) -> str:
+def graph_words(target: Target, result: ReplayResult) -> str:
     """The captured graph, run again: how, where and in what dtype."""
     dtype = "" if target.dtype is None else ": the backward of the saved forward in that dtype"
-    return f"the captured graph {_how(target, ran)}{where(ran.gradients.values())}{dtype}"
+    return f"the captured graph {_how(target, result)}{where(result.gradients.values())}{dtype}"
 
 
-def _how(target: Target, ran: Replayed) -> str:
+def _how(target: Target, result: ReplayResult) -> str:
     if not target.compiles:
         return "run again, op by op on eager kernels"
-    if ran.graphs is None:
+    if result.graph_count is None:
         return f"made into code by {target.backend_name} and run again"
-    kept = "" if ran.graphs else ", which compiled nothing of it"
-    parts = f" ({counted(ran.graphs, 'graph')})" if ran.graphs else ""
+    kept = "" if result.graph_count else ", which compiled nothing of it"
+    parts = f" ({counted(result.graph_count, 'graph')})" if result.graph_count else ""
     return f"compiled by torch.compile(backend={target.backend_name!r}){kept} and run again{parts}"
 
 

@@ -14,8 +14,8 @@ from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import Exact, HookPolicy
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
-from cabw_viz.replay.runner import Replayed
-from cabw_viz.runtime.capture_state import CaptureState
+from cabw_viz.replay.replay import ReplayResult
+from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.gradient_snapshots import Gradient, strides_of
 
 COMPARED = frozenset({"bitwise", "within_tolerance", "within_noise", "mismatch"})
@@ -47,10 +47,12 @@ class ParityOptions:
 class GradientPairs:
     """The gradients of the graph and of the run, leaf by leaf."""
 
-    def __init__(self, record: CaptureRecord, live: CaptureState, asked: ParityOptions, ran: Replayed) -> None:
-        self.record, self.live, self.asked, self.ran = record, live, asked, ran
-        self.graph = {index: added(record, live, index, gradient) for index, gradient in ran.gradients.items()}
-        self.run = dict(live.reference)
+    def __init__(self, captured: Captured, options: ParityOptions, result: ReplayResult) -> None:
+        self.captured, self.options = captured, options
+        self.record = record = captured.record
+        self.decomposed = result.decomposed
+        self.graph = {index: added(captured, index, gradient) for index, gradient in result.gradients.items()}
+        self.run = dict(captured.live.reference)
         self.leaves = [i for i, _ in enumerate(record.leaves) if i in self.graph or i in self.run]
         self.used: dict[str, tuple[float, float]] = {}
         """The tolerance that was used for each dtype."""
@@ -59,7 +61,7 @@ class GradientPairs:
     @property
     def elsewhere(self) -> bool:
         """Whether the graph ran on another device, in another dtype or under a compiler."""
-        return self.asked.target != AS_CAPTURED
+        return self.options.target != AS_CAPTURED
 
     def row(self, index: int) -> GradientComparison:
         """One leaf, compared."""
@@ -71,8 +73,8 @@ class GradientPairs:
         row = compare(self.record.leaves[index].label, *pair, tolerance)
         row = replace(row, depth=self._depths.get(index))
         values = [plain(side.value) for side in pair if side is not None]
-        if self.asked.measures and row.verdict in COMPARED:
-            measures = tuple((name, FUNCTIONS[name](*values)) for name in self.asked.measures)
+        if self.options.measures and row.verdict in COMPARED:
+            measures = tuple((name, FUNCTIONS[name](*values)) for name in self.options.measures)
             row = replace(row, measures=measures)
         return row
 
@@ -93,8 +95,8 @@ class GradientPairs:
 
     def notes(self) -> list[str]:
         """What a reader must know of the two sides."""
-        found = [f"{name} was computed by its formula: it has no kernel there" for name in self.ran.computed]
-        target = self.asked.target
+        found = [f"{name} was computed by its formula: it has no kernel there" for name in self.decomposed]
+        target = self.options.target
         if target.device is not None or target.dtype is not None:
             places = dict.fromkeys(
                 f"{g.value.device} and {str(g.value.dtype).removeprefix('torch.')}" for g in self.run.values()
@@ -105,10 +107,10 @@ class GradientPairs:
     def _tolerance(self, *sides: Gradient | None) -> Tolerance:
         """That of the coarser dtype; other kernels round elsewhere, at the size of the largest values."""
         dtypes = [side.value.dtype for side in sides if side is not None]
-        dtypes += [self.asked.target.dtype] if self.asked.target.dtype is not None else []
+        dtypes += [self.options.target.dtype] if self.options.target.dtype is not None else []
         dtype = coarser(*dtypes)
-        tolerance = tolerance_for(dtype, self.asked.rtol, self.asked.atol)
-        if self.elsewhere and self.asked.rtol is None:
+        tolerance = tolerance_for(dtype, self.options.rtol, self.options.atol)
+        if self.elsewhere and self.options.rtol is None:
             tolerance = tolerance.for_other_kernels()
         self.used[str(dtype)] = (tolerance.rtol, tolerance.atol)
         return tolerance
@@ -121,10 +123,10 @@ def near(gradient: Gradient) -> Gradient:
     return Gradient(gradient.value.cpu(), None)
 
 
-def added(record: CaptureRecord, live: CaptureState, index: int, gradient: torch.Tensor) -> Gradient:
+def added(captured: Captured, index: int, gradient: torch.Tensor) -> Gradient:
     """A gradient of the graph in the form in which the run's was kept: added to `.grad`, where that was."""
-    accumulated = record.leaves[index].output is None
-    before = live.grads_before.get(index)
+    accumulated = captured.record.leaves[index].output is None
+    before = captured.live.grads_before.get(index)
     value = gradient if before is None else before.to(gradient.device, gradient.dtype) + gradient
     return Gradient(value, None if accumulated else strides_of(gradient))
 

@@ -10,6 +10,7 @@ judge ── where anything is in question, or it was asked for: NoiseRuns
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -23,44 +24,41 @@ from cabw_viz.numerics.noise import Float64Errors, Noise
 from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
 from cabw_viz.numerics.precision import Precision, precision_of_sides
 from cabw_viz.record.comparison import GradientComparison
-from cabw_viz.record.model import CaptureRecord
-from cabw_viz.record.options import EAGER
+from cabw_viz.replay.interpreter import GradientCollector
 from cabw_viz.replay.parity.gradient_pairs import COMPARED, GradientPairs, ParityOptions, added, near
-from cabw_viz.replay.placement.runnable_graph import RunnableGraph
-from cabw_viz.replay.placement.target import AS_CAPTURED, Target, target_named
-from cabw_viz.replay.runner import GradientCollector, interpreted, prepared
-from cabw_viz.runtime.capture_state import CaptureState
+from cabw_viz.replay.placement.placed_graph import PlacedGraph
+from cabw_viz.replay.placement.target import AS_CAPTURED, Target, resolve_target
+from cabw_viz.replay.replay import Replay
 
 
 def judge(
-    record: CaptureRecord,
-    live: CaptureState,
-    asked: ParityOptions,
+    replay: Replay,
+    options: ParityOptions,
     rows: Sequence[GradientComparison],
     sides: GradientPairs,
 ) -> tuple[list[GradientComparison], list[str]]:
     """The rows of a comparison with the errors of both sides and the final verdicts, and how these came about.
 
     Args:
-        record: the capture.
-        live: what it keeps alive.
-        asked: what was asked for.
+        replay: the graph, for further runs.
+        options: what was asked for.
         rows: one for each of `sides.leaves`.
         sides: the gradients.
 
     Raises:
         CabwError: errors against float64 were insisted on, and there is no such run.
     """
+    record = sides.record
     in_question = [row for row in rows if row.verdict in COMPARED and row.verdict != "bitwise"]
-    target, gradients = asked.target, (gradient.value for gradient in sides.run.values())
+    target, gradients = options.target, (gradient.value for gradient in sides.run.values())
     how = precision_of_sides(record, gradients, target.device, target.dtype, eager=record.run == "eager")
-    if how is None or not (asked.exact is True or (asked.exact == "auto" and in_question)):
+    if how is None or not (options.exact is True or (options.exact == "auto" and in_question)):
         return list(rows), []
-    further = NoiseRuns(record, live, asked)
+    further = NoiseRuns(replay, sides)
     try:
         exact = further.exact()
     except CabwError as error:
-        if asked.exact is True:
+        if options.exact is True:
             raise
         return list(rows), [f"no float64 run to judge by: {error.seen}"]
     judged = {
@@ -98,17 +96,16 @@ def _verdicts(
 class NoiseRuns:
     """Further runs of a captured graph, and what they say of each leaf's gradient."""
 
-    def __init__(self, record: CaptureRecord, live: CaptureState, asked: ParityOptions) -> None:
-        self._record, self._live, self._asked = record, live, asked
+    def __init__(self, replay: Replay, pairs: GradientPairs) -> None:
+        self._replay, self._pairs = replay, pairs
         self._exact: dict[int, torch.Tensor] = {}
-        self._ready: dict[Target, RunnableGraph] = {}
         self.noise: dict[int, Noise] = {}
         self.notes: list[str] = []
 
     def exact(self) -> dict[int, torch.Tensor]:
         """Dense gradients in float64, run where the graph was captured if there is float64 there."""
-        reference = next((g.value.device for g in self._live.reference.values()), torch.device("cpu"))
-        self._target = target_named(None if _has_float64(reference) else "cpu", torch.float64)
+        reference = next((g.value.device for g in self._pairs.run.values()), torch.device("cpu"))
+        self._target = resolve_target(None if _has_float64(reference) else "cpu", torch.float64)
         (self._exact,) = self._runs(self._target, [None])
         devices = " and ".join(dict.fromkeys(str(gradient.device) for gradient in self._exact.values()))
         self.notes.append(
@@ -133,9 +130,9 @@ class NoiseRuns:
 
     def _by_rounding_what_was_saved(self, how: Precision) -> None:
         """Find out what it does to the float64 run that a coarser candidate has rounded all that it runs on."""
-        ready = self._ready[self._target]
-        inputs = [_rounded(value, self._asked.target.dtype) for value in ready.arguments.inputs]
-        (changed,) = self._runs_of(replace(ready, arguments=replace(ready.arguments, inputs=inputs)), [None])
+        graph = self._replay.at(self._target).graph
+        inputs = [_rounded(value, self._replay.target.dtype) for value in graph.arguments.inputs]
+        (changed,) = self._runs_of(replace(graph, arguments=replace(graph.arguments, inputs=inputs)), [None])
         for index, gradient in changed.items():
             apart = distance(gradient, self._exact[index]).divided_by(how.coarser)
             self.noise[index] = self.noise[index].maximum(Noise(candidate=apart))
@@ -143,10 +140,9 @@ class NoiseRuns:
     def by_kernels(self, how: Precision) -> None:
         """Find out how far runs on the reference's and the candidate's own kernels spread, results changed too."""
         own = self._spread(AS_CAPTURED, how.unit)
-        target = self._asked.target
+        target = self._replay.target
         moved = target.moves and not target.compiles
-        elsewhere = Target(target.device, target.dtype, EAGER)
-        there = self._spread(elsewhere, how.unit_of_candidate) if moved else {}
+        there = self._spread(target, how.unit_of_candidate) if moved else {}
         for index, noise in own.items():
             candidate = there.get(index, noise).reference.divided_by(how.coarser if index in there else 1.0)
             self.noise[index] = self.noise[index].maximum(Noise(noise.reference, candidate))
@@ -171,20 +167,15 @@ class NoiseRuns:
 
     def _runs(self, target: Target, modes: Sequence[PerturbedResults | None]) -> list[dict[int, torch.Tensor]]:
         """The graph run at a target once in each mode: dense gradients by leaf."""
-        if target not in self._ready:
-            self._ready[target] = prepared(self._record, self._live, target, self._asked.hooks)
-        return self._runs_of(self._ready[target], modes)
+        return self._runs_of(self._replay.at(target).graph, modes)
 
-    def _runs_of(self, ready: RunnableGraph, modes: Sequence[PerturbedResults | None]) -> list[dict[int, torch.Tensor]]:
+    def _runs_of(self, graph: PlacedGraph, modes: Sequence[PerturbedResults | None]) -> list[dict[int, torch.Tensor]]:
         runs = []
         for mode in modes:
-            if mode is None:
-                found = interpreted(self._record, ready, GradientCollector, self._asked.hooks)
-            else:
-                with mode:
-                    found = interpreted(self._record, ready, GradientCollector, self._asked.hooks)
-            gradients = {index: added(self._record, self._live, index, g) for index, g in found.items()}
-            runs.append({index: plain(near(gradient).value) for index, gradient in gradients.items()})
+            with mode or nullcontext():
+                gradients = self._replay.run(GradientCollector(graph))
+            sides = {index: added(self._pairs.captured, index, g) for index, g in gradients.items()}
+            runs.append({index: plain(near(gradient).value) for index, gradient in sides.items()})
         return runs
 
 

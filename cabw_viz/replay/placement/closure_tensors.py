@@ -20,28 +20,25 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord, GraphNode
 from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
-from cabw_viz.runtime.capture_state import Arguments
+from cabw_viz.runtime.capture_state import Arguments, RunnableCapture
 
 DEEPEST = 4
 """How many functions within functions are looked into."""
 
 
-def check_closure_tensors(
-    record: CaptureRecord, graph: torch.fx.GraphModule, arguments: Arguments, moving: DeviceDtypeMap, *, hooks: bool
-) -> None:
+def check_closure_tensors(capture: RunnableCapture, moving: DeviceDtypeMap, *, hooks: bool) -> None:
     """Refuse hooks and ctxs that hold tensors on a device where the graph will not be.
 
     Args:
-        record: the capture.
-        graph: its graph.
-        arguments: what it runs on.
+        capture: the capture.
         moving: where it goes.
         hooks: whether hooks will run.
 
     Raises:
         CabwError: names the autograd node, and what holds the tensor by which name.
     """
-    for node, row in zip(graph.graph.nodes, record.graph_nodes, strict=True):
+    record, arguments = capture.record, capture.arguments
+    for node, row in zip(capture.graph.graph.nodes, record.graph_nodes, strict=True):
         if node.target is torch_adapter.call_backward:
             ctx = _lifted(torch_adapter.ctx_index(node.args), arguments)
             found = _tensors_of_attributes(torch_adapter.ctx_attributes(ctx))

@@ -17,10 +17,9 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import CaptureRecord
 from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
 from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
-from cabw_viz.replay.placement.runnable_graph import RunnableGraph
+from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import Target
 
 REASON = 600
@@ -35,33 +34,31 @@ class CompiledRun:
     """Gradients by number of the autograd node that takes them in."""
     returned: list[Any]
     """What `torch.autograd.grad` returns."""
-    graphs: int | None
+    graph_count: int | None
     """How many graphs `torch.compile` made of it; None where it was not asked."""
 
 
-def run_compiled(record: CaptureRecord, ready: RunnableGraph, *, hooks: bool) -> CompiledRun:
-    """Compile a graph that is ready, and run it once.
+def run_compiled(placed: PlacedGraph, target: Target) -> CompiledRun:
+    """Compile a graph, and run it once.
 
     Args:
-        record: the capture.
-        ready: its graph, at a target whose backend is not `eager`.
-        hooks: whether hooks run.
+        placed: the graph.
+        target: where it is placed, with a backend that is not `eager`.
 
     Raises:
         CabwError: the backend cannot compile it, or what it made raises; names the backend and gives its reason.
     """
-    graph, numbers = with_gradients_out(record, ready.graph, hooks=hooks)
-    target = ready.target
+    graph, numbers = with_gradients_out(placed)
     with (
         oom_as_cabw_error(lambda: f"the graph that {target.backend_name} compiled was running", target.device),
-        ready.execution_context(),
+        placed.execution_context(),
         torch_adapter.compiling(),
     ):
         try:
-            if ready.needs_tracing:
-                graph, given = _lowered(graph, ready)
+            if placed.needs_tracing:
+                graph, given = _lowered(graph, placed)
             else:
-                given = ready.given
+                given = placed.call_args
             before = torch_adapter.count_of_graphs()
             compiled, by_torch = _compiled(graph, target)
             outputs = list(compiled(*given))
@@ -87,25 +84,20 @@ def _failure(target: Target, error: Exception) -> CabwError:
     )
 
 
-def with_gradients_out(
-    record: CaptureRecord, graph: torch.fx.GraphModule, *, hooks: bool
-) -> tuple[torch.fx.GraphModule, list[int]]:
+def with_gradients_out(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, list[int]]:
     """A copy of a graph that returns the gradients which it would accumulate, behind what it returned before.
 
-    Args:
-        record: the capture.
-        graph: its graph.
-        hooks: whether hooks run; post-accumulate hooks never do.
+    Hooks are left out as by `GradientCollector`.
 
     Returns:
         The copy, and the number of the accumulate node of each added output, in order.
     """
-    rows = zip(graph.graph.nodes, record.graph_nodes, strict=True)
+    record, hooks = placed.record, placed.hooks == "run"
     copy = torch.fx.Graph()
     known: dict[torch.fx.Node, Any] = {}
     gradients: dict[int, Any] = {}
     sizes = {size.graph_node: size.value for size in record.sizes}
-    for node, row in rows:
+    for node, row in zip(placed.module.graph.nodes, record.graph_nodes, strict=True):
         kind = torch_adapter.hook_type(node.target, node.kwargs)
         if node.target is torch_adapter.call_accumulate_grad or node.target is torch_adapter.call_cpp_tensor_pre_hooks:
             accumulates = node.target is torch_adapter.call_accumulate_grad
@@ -123,7 +115,7 @@ def with_gradients_out(
             copy.output([*returned, *gradients.values()])
         else:
             known[node] = copy.node_copy(node, known.__getitem__)
-    return torch.fx.GraphModule(graph, copy), list(gradients)
+    return torch.fx.GraphModule(placed.module, copy), list(gradients)
 
 
 def _compiled(graph: torch.fx.GraphModule, target: Target) -> tuple[Callable[..., Any], bool]:
@@ -146,10 +138,10 @@ def _takes_inputs(function: Callable[..., Any]) -> bool:
     return len(needed) >= 2
 
 
-def _lowered(graph: torch.fx.GraphModule, ready: RunnableGraph) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
+def _lowered(graph: torch.fx.GraphModule, placed: PlacedGraph) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
     """A graph of operators alone, as they are called at the target, and its inputs."""
-    assert ready.elsewhere is not None  # or nothing would need tracing
-    inputs, *rest = ready.given
+    assert placed.mode is not None  # or nothing would need tracing
+    inputs, *rest = placed.call_args
     places = [place for place, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
 
     def flat(*tensors: torch.Tensor) -> list[Any]:
@@ -159,4 +151,4 @@ def _lowered(graph: torch.fx.GraphModule, ready: RunnableGraph) -> tuple[torch.f
         return list(torch.fx.Interpreter(graph).run(given, *rest))
 
     tensors = [inputs[place] for place in places]
-    return torch_adapter.operators_of(flat, tensors, ready.elsewhere), tuple(tensors)
+    return torch_adapter.operators_of(flat, tensors, placed.mode), tuple(tensors)

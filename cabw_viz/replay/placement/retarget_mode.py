@@ -42,7 +42,7 @@ class RetargetMode(torch_adapter.InfraMode):
         super().__init__()
         self._moving = moving
         self._paused = False
-        self.computed: dict[str, None] = {}
+        self.decomposed: dict[str, None] = {}
         """Operators that were computed by their formula, in order."""
 
     @contextmanager
@@ -66,7 +66,7 @@ class RetargetMode(torch_adapter.InfraMode):
             if not _has_kernel(DECOMPOSITIONS[name], operands) or (
                 DECOMPOSITIONS[name].workspace and self._moving.retypes
             ):
-                self.computed[name] = None
+                self.decomposed[name] = None
                 return DECOMPOSITIONS[name].compute(operands)
         if name in IN_THE_CAPTURED_DTYPE and self._moving.retypes:
             raise CabwError(

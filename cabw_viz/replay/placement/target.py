@@ -36,7 +36,12 @@ class Target:
         return self.device is not None or self.dtype is not None
 
     @property
-    def words(self) -> str:
+    def placement(self) -> Target:
+        """Device and dtype alone: a graph is placed alike for every backend."""
+        return Target(self.device, self.dtype)
+
+    @property
+    def description(self) -> str:
         """`on cuda:0 in torch.float64`; empty where the graph stays as it is."""
         device = "" if self.device is None else f"on {self.device}"
         return " ".join(filter(None, (device, "" if self.dtype is None else f"in {self.dtype}")))
@@ -52,7 +57,7 @@ class Target:
 AS_CAPTURED = Target()
 
 
-def target_named(
+def resolve_target(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     backend: str | Compiler = EAGER,

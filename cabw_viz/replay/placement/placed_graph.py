@@ -1,4 +1,4 @@
-"""A captured graph made ready to run at a target."""
+"""A captured graph placed at a target: its constants, inputs and hooks are those of the device and dtype there."""
 
 from __future__ import annotations
 
@@ -12,44 +12,47 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.placement.closure_tensors import check_closure_tensors, with_unpacking
 from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
-from cabw_viz.replay.placement.labels import input_label
 from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.preserve_grad import preserving_grad_fields
 from cabw_viz.replay.placement.retarget_graph import retargeted_graph
 from cabw_viz.replay.placement.retarget_mode import RetargetMode
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
-from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
+from cabw_viz.runtime.capture_state import Arguments, RunnableCapture, ThreadState, version_of
 
 
 @dataclass(frozen=True)
-class RunnableGraph:
-    """A graph and what it runs on, at a target; its nodes have the same names in the same order as in the record."""
+class PlacedGraph:
+    """A captured graph and what it runs on, at a target; its nodes have the same names in the same order as there."""
 
-    graph: torch.fx.GraphModule
+    record: CaptureRecord
+    module: torch.fx.GraphModule
     arguments: Arguments
     thread_state: ThreadState
+    hooks: HookPolicy
     target: Target = AS_CAPTURED
-    moving: DeviceDtypeMap | None = None
+    """Device and dtype alone; the backend is nothing to the graph."""
+    mapping: DeviceDtypeMap | None = None
     """None where nothing moves."""
-    elsewhere: RetargetMode | None = None
+    mode: RetargetMode | None = None
 
     @property
     def needs_tracing(self) -> bool:
-        """Whether the graph is only right with `elsewhere` between it and the kernels, which a compiler would not see.
+        """Whether the graph is only right with `mode` between it and the kernels, which a compiler would not see.
 
         Dtypes are mapped there, and kernels replaced that the device does not have.
         """
-        return self.target.dtype is not None or (self.moving is not None and self.moving.relocates)
+        return self.target.dtype is not None or (self.mapping is not None and self.mapping.relocates)
 
     @property
-    def computed(self) -> tuple[str, ...]:
+    def decomposed(self) -> tuple[str, ...]:
         """Operators that have been computed by their formula so far, for want of a kernel."""
-        return () if self.elsewhere is None else tuple(self.elsewhere.computed)
+        return () if self.mode is None else tuple(self.mode.decomposed)
 
     @property
-    def given(self) -> tuple[Any, ...]:
+    def call_args(self) -> tuple[Any, ...]:
         """The arguments of one run: copies of the lists, for a run pops what it has used, and hooks may edit them."""
         a = self.arguments
         return list(a.inputs), list(a.sizes), list(a.scalars), a.hooks, a.packed_data
@@ -60,20 +63,20 @@ class RunnableGraph:
         autocast = self.thread_state.autocast
         if self.target.dtype is not None:
             autocast = ()  # everything is in that dtype; autocast would make it another
-        elif self.moving is not None:
-            autocast = tuple((self.moving.device(torch.device(kind)).type, dtype) for kind, dtype in autocast)
+        elif self.mapping is not None:
+            autocast = tuple((self.mapping.device(torch.device(kind)).type, dtype) for kind, dtype in autocast)
         with ExitStack() as stack:
             stack.enter_context(replace(self.thread_state, autocast=autocast).restored())
             stack.enter_context(torch_adapter.compiled_autograd_off())
             stack.enter_context(preserving_grad_fields())
-            stack.enter_context(_random_numbers_kept(self.target.device))
-            if self.elsewhere is not None:
-                stack.enter_context(self.elsewhere)
+            stack.enter_context(_preserved_random_state(self.target.device))
+            if self.mode is not None:
+                stack.enter_context(self.mode)
             yield
 
 
 @contextmanager
-def _random_numbers_kept(device: torch.device | None) -> Iterator[None]:
+def _preserved_random_state(device: torch.device | None) -> Iterator[None]:
     """A context after which a device draws what it would have drawn without it."""
     if device is None or device.type not in ("cuda", "xpu"):
         yield
@@ -85,35 +88,30 @@ def _random_numbers_kept(device: torch.device | None) -> Iterator[None]:
         yield
 
 
-def prepared_at(
-    record: CaptureRecord,
-    live: CaptureState,
-    graph: torch.fx.GraphModule,
-    arguments: Arguments,
-    target: Target,
-    *,
-    hooks: bool,
-) -> RunnableGraph:
-    """Take a graph to a target.
+def place(capture: RunnableCapture, target: Target, hooks: HookPolicy) -> PlacedGraph:
+    """The graph of a capture at a target.
 
     Raises:
         CabwError: something in it cannot go there.
     """
-    assert live.thread_state is not None  # set together with the arguments
-    moving = DeviceDtypeMap(target, arguments.inputs)
-    if not moving.changes:
-        return RunnableGraph(graph, arguments, live.thread_state, target)
-    check_closure_tensors(record, graph, arguments, moving, hooks=hooks)
-    elsewhere = RetargetMode(moving)
+    record, graph, arguments = capture.record, capture.graph, capture.arguments
+    if not target.moves:
+        return PlacedGraph(record, graph, arguments, capture.thread_state, hooks, target)
+    mapping = DeviceDtypeMap(target, arguments.inputs)
+    check_closure_tensors(capture, mapping, hooks=hooks == "run")
+    mode = RetargetMode(mapping)
+    inputs = _moved_inputs(record, arguments.inputs, mapping)
     moved = replace(
         arguments,
-        inputs=_moved_inputs(record, arguments.inputs, moving),
-        hooks=with_unpacking(graph, arguments, moving, elsewhere.paused),
+        inputs=inputs,
+        hooks=with_unpacking(graph, arguments, mapping, mode.paused),
+        versions=tuple(map(version_of, inputs)),
     )
-    return RunnableGraph(retargeted_graph(graph, moving), moved, live.thread_state, target, moving, elsewhere)
+    module = retargeted_graph(graph, mapping)
+    return PlacedGraph(record, module, moved, capture.thread_state, hooks, target, mapping, mode)
 
 
-def _moved_inputs(record: CaptureRecord, inputs: list[Any], moving: DeviceDtypeMap) -> list[Any]:
+def _moved_inputs(record: CaptureRecord, inputs: list[Any], mapping: DeviceDtypeMap) -> list[Any]:
     """The inputs at the target.
 
     Left where they are: those that only accumulations read, which a replay leaves out; whole numbers that a kernel
@@ -122,23 +120,18 @@ def _moved_inputs(record: CaptureRecord, inputs: list[Any], moving: DeviceDtypeM
     unread = {
         row.index
         for row in record.inputs
-        if _only_accumulated(record, row.graph_node)
+        if record.is_only_accumulated(row)
         or (_read_on_the_host(record, row.graph_node) and not inputs[row.index].is_floating_point())
     }
     wanted = [None if index in unread else tensor for index, tensor in enumerate(inputs)]
 
-    def doing() -> str:
-        lifted = next((row for row in record.inputs if row.index == moving.at), None)
-        return f"{'the inputs' if lifted is None else input_label(record, lifted)} was being moved"
+    def activity() -> str:
+        lifted = next((row for row in record.inputs if row.index == mapping.at), None)
+        return f"{'the inputs' if lifted is None else record.input_label(lifted)} was being moved"
 
-    with oom_as_cabw_error(doing, moving.target.device):
-        moved = moving.tensors(wanted)
+    with oom_as_cabw_error(activity, mapping.target.device):
+        moved = mapping.tensors(wanted)
     return [inputs[index] if index in unread else tensor for index, tensor in enumerate(moved)]
-
-
-def _only_accumulated(record: CaptureRecord, graph_node: int) -> bool:
-    users = record.graph_nodes[graph_node].users
-    return all(record.graph_nodes[user].kind == "accumulate_grad" for user in users)
 
 
 ON_THE_HOST = frozenset({"ops.PackPaddedSequenceBackward0"})

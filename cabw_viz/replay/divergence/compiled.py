@@ -1,0 +1,82 @@
+"""The steps of a compiled graph, none of which can run alone: each runs in eager, on the compiled graph's gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import torch.fx
+
+from cabw_viz.errors import CabwError
+from cabw_viz.replay.divergence.gradient_sites import GradientSites
+from cabw_viz.replay.divergence.node_comparison import Judged, NodeJudge
+from cabw_viz.replay.placement.compiled import run_compiled
+from cabw_viz.replay.replay import Replay
+from cabw_viz.runtime.gradient_snapshots import Gradient, GradientSnapshot
+
+
+class CompiledSteps:
+    """Both sides of each step: the graph as it is interpreted, and as it is compiled.
+
+    observe      the compiled graph runs once and returns the gradient at each site, to be compared with that of the
+                 user's own run
+    other_side   a step that runs alone, in eager, takes the gradients of the compiled graph
+    pairs        what it makes of them is compared with what the compiled graph made
+    """
+
+    def __init__(self, replay: Replay, sites: GradientSites, judge: NodeJudge) -> None:
+        self._replay, self._sites, self._judge = replay, sites, judge
+        self.graph = replay.graph
+        self._compiled: dict[str, Any] = {}
+        """What the compiled graph had at each site."""
+
+    def observe(self) -> tuple[dict[str, Judged], CabwError | None]:
+        """The gradient at each site against that of the user's own run."""
+        accumulations = {step.outputs[0]: step.number for step in self._sites.steps if step.kind == "accumulate_grad"}
+        module, names = with_values_as_outputs(self.graph.module, set(self._sites.observed - accumulations.keys()))
+        run = run_compiled(replace(self.graph, module=module), self._replay.target)
+        self._compiled = dict(zip(names, run.returned[len(run.returned) - len(names) :], strict=True))
+        self._compiled |= {name: run.collected.get(number) for name, number in accumulations.items()}
+        judged = {}
+        for name, value in self._compiled.items():
+            snapshots = self._sites.snapshots(name)
+            found = self._judge(snapshots[0], value) if snapshots else None
+            if found is not None:
+                judged[name] = found
+        return judged, None
+
+    def other_side(self, name: str) -> Any:
+        """The gradient at a site with which a step that runs alone begins; None where it is not known."""
+        return self._compiled.get(name)
+
+    def pairs(self, name: str, value: Any) -> list[tuple[GradientSnapshot | None, Any]]:
+        """Reference and candidate at a site, of which the value was made by a step that ran alone."""
+        return [(None if value is None else Gradient(value, None), self._compiled.get(name))]
+
+    @staticmethod
+    def reproduced(names: Collection[str]) -> frozenset[str]:
+        """All sites: a compiler's fault is in its own code alone, not in a float64 run of the graph."""
+        return frozenset(names)
+
+
+def with_values_as_outputs(graph: torch.fx.GraphModule, names: set[str]) -> tuple[torch.fx.GraphModule, list[str]]:
+    """A copy of a graph that returns the values of some nodes too, behind all else.
+
+    Returns:
+        The copy, and the nodes' names in the order of the added outputs.
+    """
+    copy = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    outputs: dict[str, torch.fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op == "output":
+            returned = torch.fx.map_arg(node.args[0], copies.__getitem__)
+            copied = copy.output([*returned, *outputs.values()])
+        else:
+            copied = copy.node_copy(node, copies.__getitem__)
+            copied.name = node.name
+        copies[node] = copied
+        if node.name in names:
+            outputs[node.name] = copied
+    return torch.fx.GraphModule(graph, copy), list(outputs)

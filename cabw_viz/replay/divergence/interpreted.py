@@ -1,0 +1,100 @@
+"""The steps of a graph that is interpreted: each can run alone, on the gradients of the user's own run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from typing import Any
+
+from cabw_viz.errors import CabwError
+from cabw_viz.replay.divergence.gradient_sites import GradientSites
+from cabw_viz.replay.divergence.node_comparison import Judged, NodeJudge
+from cabw_viz.replay.divergence.probing import ProbingInterpreter, substitute
+from cabw_viz.replay.placement.placed_graph import PlacedGraph
+from cabw_viz.replay.placement.target import AS_CAPTURED
+from cabw_viz.replay.replay import Replay
+from cabw_viz.runtime.gradient_snapshots import Gradient, GradientSnapshot
+
+
+class InterpretedSteps:
+    """Both sides of each step: the user's own run, and the graph as it is interpreted.
+
+    observe      the graph runs once; the gradient at each site is compared with that of the user's own run
+    other_side   a step that runs alone takes the gradients of the user's own run
+    pairs        what it makes of them is compared with what the user's own run made
+    """
+
+    def __init__(self, replay: Replay, sites: GradientSites, judge: NodeJudge) -> None:
+        self._replay, self._sites, self._judge = replay, sites, judge
+        self.graph = replay.graph
+
+    def observe(self) -> tuple[dict[str, Judged], CabwError | None]:
+        """The gradient at each site against that of the user's own run, and what stopped the run on the way."""
+        comparing = _Comparing(self.graph, self._sites, self._judge)
+        try:
+            self._replay.run(comparing)
+        except CabwError as error:
+            return comparing.judged, error
+        return comparing.judged, None
+
+    def other_side(self, name: str) -> Any:
+        """The gradient at a site with which a step that runs alone begins; None where it is not known in full."""
+        snapshots = self._sites.snapshots(name)
+        return snapshots[0].value if snapshots and isinstance(snapshots[0], Gradient) else None
+
+    def pairs(self, name: str, value: Any) -> list[tuple[GradientSnapshot | None, Any]]:
+        """Reference and candidate at a site, of which the value was made by a step that ran alone."""
+        return [(snapshot, value) for snapshot in self._sites.snapshots(name)]
+
+    def reproduced(self, names: Collection[str]) -> frozenset[str]:
+        """The sites at which the graph makes what the user's own run made, once it has that run's device and dtype.
+
+        A fault of an operator is in every run of the graph, the float64 run too; not so where this names the site.
+        """
+        if not self._judge.across:
+            return frozenset()
+        replay = self._replay.at(AS_CAPTURED)
+        try:
+            reproducing = _Reproducing(replay.graph, self._sites, self, names)
+        except CabwError:  # it may be that only the target can run it; nothing is reproduced then
+            return frozenset()
+        with contextlib.suppress(CabwError):
+            replay.run(reproducing)
+        return frozenset(reproducing.names)
+
+
+class _Comparing(ProbingInterpreter):
+    """Compares the gradient at each site with that of the user's own run."""
+
+    def __init__(self, graph: PlacedGraph, sites: GradientSites, judge: NodeJudge) -> None:
+        super().__init__(graph, sites)
+        self._judge = judge
+        self.judged: dict[str, Judged] = {}
+
+    def on_value(self, name: str, value: Any) -> Any:
+        """Compare it; the graph goes on with it."""
+        snapshots = self.sites.snapshots(name)
+        judged = self._judge(snapshots[0], value) if snapshots else None
+        if judged is not None:
+            self.judged[name] = judged
+        return value
+
+
+class _Reproducing(ProbingInterpreter):
+    """Notes where a step that runs alone makes what the user's own run made."""
+
+    def __init__(
+        self, graph: PlacedGraph, sites: GradientSites, steps: InterpretedSteps, wanted: Collection[str]
+    ) -> None:
+        super().__init__(graph, sites)
+        self._steps, self._wanted, self._judge = steps, wanted, NodeJudge(rereads=True)
+        self.names: set[str] = set()
+
+    def on_value(self, name: str, value: Any) -> Any:
+        """Compare it; the graph goes on with what the user's own run had."""
+        for reference, candidate in self._steps.pairs(name, value) if name in self._wanted else ():
+            judged = self._judge(reference, candidate)
+            if judged is not None and judged.agrees:
+                self.names.add(name)
+        other = substitute(self._steps.other_side(name), value)
+        return value if other is None else other

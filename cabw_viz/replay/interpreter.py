@@ -1,0 +1,103 @@
+"""Interprets a captured graph: gradients are collected, nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError
+from cabw_viz.record.model import CaptureRecord
+from cabw_viz.replay.placement.placed_graph import PlacedGraph
+from cabw_viz.replay.progress import NO_PROGRESS
+
+
+class GradientCollector(torch.fx.Interpreter):
+    """Interprets a captured graph; `Replay.run` runs it.
+
+    run_node               notes which graph node runs
+    └─ call_function
+       ├─ accumulate_grad  gradient collected under its autograd node's number; `.grad` untouched
+       ├─ call_hook        post-accumulate hooks left out; the others run, or are left out with hooks="drop"
+       ├─ C++ hooks        left out: they are those of retain_grad(), which only look
+       └─ everything else  as PyTorch would
+    """
+
+    def __init__(self, graph: PlacedGraph) -> None:
+        super().__init__(graph.module)
+        self.extra_traceback = False  # or torch appends "While executing" to the message of a user's own exception
+        self.placed, self.record = graph, graph.record
+        self.rows = dict(zip((node.name for node in graph.module.graph.nodes), graph.record.graph_nodes, strict=True))
+        self.current: torch.fx.Node | None = None
+        self.progress = NO_PROGRESS
+        self.collected: dict[int, Any] = {}
+        """Gradient by number of the accumulate node, or of the node at which the engine stops."""
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run one graph node."""
+        self.current = n
+        self.progress.step()
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one call; the class lists the calls that are treated apart."""
+        if target is torch_adapter.call_accumulate_grad:
+            return self._collect(torch_adapter.accumulated_gradient(args))
+        if target is torch_adapter.call_cpp_tensor_pre_hooks:
+            return self._collect(torch_adapter.hook_input(args))
+        kind = torch_adapter.hook_type(target, kwargs)
+        if kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and self.placed.hooks == "drop"):
+            return torch_adapter.hook_input(args)
+        return super().call_function(target, args, kwargs)
+
+    def location(self) -> str:
+        """The autograd node and the graph node at which the run is."""
+        row = self.rows[self.current.name] if self.current is not None else self.record.graph_nodes[0]
+        node = self.record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
+        graph_node = f"graph node {row.name}"
+        return graph_node if node is None else f"{self.record.label(node)} (#{node.number}), {graph_node}"
+
+    def failure(self, error: Exception) -> CabwError:
+        """What to raise for an error of the run."""
+        target = self.placed.target
+        if target.moves:
+            return CabwError(
+                f"this graph cannot be run {target.description}: "
+                f"{self.location()} raised {type(error).__name__}: {error}",
+                expected="kernels for that device and dtype, and code that uses no tensors but those that it saved: "
+                "tensors that a custom Function or a hook takes from its closure or from a global are not moved",
+                try_="cap.replay(), which runs it where and as it was captured",
+            )
+        return CabwError(
+            "PyTorch cannot run this graph again outside of the engine: "
+            f"{self.location()} raised {type(error).__name__}: {error}",
+            expected="a graph that needs neither a live engine nor state that its first run has used up",
+            try_='hooks="drop" where it is a hook; for used-up checkpoints there is no second run',
+        )
+
+    def _collect(self, gradient: Any) -> Any:
+        number = self.rows[self.current.name].autograd_node if self.current is not None else None
+        if number is not None:
+            self.collected[number] = gradient
+        return gradient
+
+
+def leaf_gradients(record: CaptureRecord, collected: dict[int, Any], returned: Sequence[Any]) -> dict[int, Any]:
+    """What a run made for each leaf, by its index in the record.
+
+    Args:
+        record: the capture.
+        collected: gradients by number of the autograd node that they enter.
+        returned: what the graph returned.
+    """
+    gradients = {}
+    for index, leaf in enumerate(record.leaves):
+        gradient = collected.get(leaf.autograd_node or -1) if leaf.output is None else returned[leaf.output]
+        if isinstance(gradient, list | tuple):
+            gradient = gradient[leaf.input]
+        if gradient is not None:
+            gradients[index] = gradient
+    return gradients

@@ -1,0 +1,189 @@
+"""Running a captured graph again, at any target, by any interpreter."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+from cabw_viz.errors import CabwError
+from cabw_viz.record.kinds import HookKind
+from cabw_viz.record.model import CaptureRecord, LiftedInput
+from cabw_viz.record.options import HOOK_POLICIES, HookPolicy
+from cabw_viz.replay.interpreter import GradientCollector, leaf_gradients
+from cabw_viz.replay.placement.compiled import run_compiled
+from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
+from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
+from cabw_viz.replay.placement.placed_graph import PlacedGraph, place
+from cabw_viz.replay.placement.target import AS_CAPTURED, Target
+from cabw_viz.replay.progress import Progress
+from cabw_viz.runtime.capture_state import Captured, RunnableCapture, storage_location, version_of
+
+UNREFUSED: frozenset[HookKind] = frozenset({"unpack_hook", "cpp_tensor_pre_hook"})
+"""Unpacking is part of the backward. The only hook in C++ that compiled autograd traces is that of `retain_grad()`,
+which changes no gradient (CppFunctionSingleTensorPreHook; all others raise in FunctionPreHook::compiled_args)."""
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """Gradients of a replay, and how they were computed."""
+
+    gradients: dict[int, torch.Tensor]
+    """By index of the leaf; a leaf without gradient is absent."""
+    graph_count: int | None = None
+    """How many graphs `torch.compile` made of the captured one; None where it was not asked."""
+    decomposed: tuple[str, ...] = ()
+    """Operators without a kernel at the target, which were computed by their formula."""
+
+
+class Replay:
+    """A captured graph that runs again, as often as wanted.
+
+    Nothing is written: gradients are collected instead of accumulated, post-accumulate hooks are left out, the
+    random state comes back. Other hooks run again and may have effects of their own, unless `hooks="drop"`.
+
+    Replay(captured, target, hooks)    checks the hooks, and that there is a graph
+    ├─ at(target)                      the same capture at another target
+    ├─ graph                           placed at the target when first needed; placed graphs are shared with `at`
+    ├─ run(interpreter)                op by op, whatever the target's backend
+    └─ result(), gradients()           by the target's backend
+
+    Args:
+        captured: the capture.
+        target: where, in which dtype, under which backend.
+        hooks: `run`, `drop`, or `refuse` (an error if there are any but unpack hooks and those of `retain_grad()`).
+
+    Raises:
+        CabwError: the session is closed, the trace failed, or there are hooks and they are refused. `graph`, and what
+            needs it: an input was changed in place since, or something in the graph cannot go to the target. `run`,
+            `result`, `gradients`: PyTorch or the backend cannot run the graph outside of the engine.
+    """
+
+    def __init__(self, captured: Captured, target: Target = AS_CAPTURED, hooks: HookPolicy = "run") -> None:
+        check_hooks(captured.record, hooks)
+        self.target = target
+        self._hooks: HookPolicy = hooks
+        self.capture = captured.runnable()
+        self._placed: dict[Target, PlacedGraph] = {}
+
+    def at(self, target: Target) -> Replay:
+        """The same capture at another target."""
+        other = copy.copy(self)
+        other.target = target
+        return other
+
+    @property
+    def graph(self) -> PlacedGraph:
+        """The graph and what it runs on, at the target; placed again where a run has written to its inputs."""
+        key = self.target.placement
+        if key not in self._placed or self._placed[key].arguments.is_changed():
+            check_inputs(self.capture)
+            self._placed[key] = place(self.capture, key, self._hooks)
+        return self._placed[key]
+
+    def run(self, interpreter: GradientCollector) -> dict[int, torch.Tensor]:
+        """Run an interpreter of this graph.
+
+        Returns:
+            Gradient of each leaf by its index in the record, at the target, without history; a leaf without gradient
+            is absent.
+        """
+        graph, record = interpreter.placed, interpreter.record
+        with (
+            oom_as_cabw_error(lambda: f"{interpreter.location()} was running", graph.target.device),
+            Progress(len(record.graph_nodes), "replay") as interpreter.progress,
+            graph.execution_context(),
+        ):
+            try:
+                returned = interpreter.run(*graph.call_args)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                raise interpreter.failure(error) from error
+        return _without_history(leaf_gradients(record, interpreter.collected, returned))
+
+    def result(self) -> ReplayResult:
+        """Run the graph by the target's backend."""
+        graph = self.graph
+        if self.target.compiles:
+            run = run_compiled(graph, self.target)
+            gradients = _without_history(leaf_gradients(graph.record, run.collected, run.returned))
+            return ReplayResult(gradients, run.graph_count, graph.decomposed)
+        return ReplayResult(self.run(GradientCollector(graph)), None, graph.decomposed)
+
+    def gradients(self) -> dict[int, torch.Tensor]:
+        """Gradient of each leaf by its index in the record, at the target; a leaf without gradient is absent."""
+        return self.result().gradients
+
+
+def _without_history(gradients: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    return {index: gradient.detach() for index, gradient in gradients.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def check_hooks(record: CaptureRecord, hooks: str) -> None:
+    """Refuse hooks where that was asked for.
+
+    Raises:
+        CabwError: names node and hook.
+    """
+    if hooks not in HOOK_POLICIES:
+        raise CabwError(
+            f"hooks={hooks!r}", expected="one of " + ", ".join(map(repr, HOOK_POLICIES)), try_='hooks="run"'
+        )
+    if hooks != "refuse":
+        return
+    for node in record.autograd_nodes:
+        hook = next((hook for hook in node.hooks if hook.kind not in UNREFUSED), None)
+        if hook is not None:
+            raise CabwError(
+                f"{record.label(node)} (#{node.number}) carries a {hook.kind} {hook.name}; hooks were to be refused",
+                expected="no hooks",
+                try_='hooks="run", or hooks="drop", which leaves hooks out; gradients then lack what they changed',
+            )
+
+
+def check_inputs(capture: RunnableCapture) -> None:
+    """Refuse to run on tensors that were changed in place, or given other memory, since the capture.
+
+    Old gradients are let through: accumulation changes them, and a replay does not read them.
+
+    Raises:
+        CabwError: names the tensor.
+    """
+    record = capture.record
+    for row in record.inputs:
+        change = _change(row, capture)
+        if change and not is_old_gradient(record, row):
+            raise CabwError(
+                f"{record.input_label(row)} {change}",
+                expected="inputs as they were, or the replay would give other gradients",
+                try_="parity before optimizer.step(), or capture(..., snapshot=True), which copies the inputs",
+            )
+
+
+def _change(row: LiftedInput, capture: RunnableCapture) -> str:
+    """What happened to an input since the capture; empty where it is as it was."""
+    arguments, tensor = capture.arguments, capture.arguments.inputs[row.index]
+    before, now = arguments.storage_locations[row.index], storage_location(tensor)
+    if before is not None and now is not None and now != before:
+        return "has other memory than when the backward was captured: its .data has been assigned, as model.to() does"
+    version = arguments.versions[row.index]
+    if version is not None and version_of(tensor) != version:
+        return (
+            f"was changed in place since the backward was captured (version {version} then, {version_of(tensor)} now)"
+        )
+    return ""
+
+
+def is_old_gradient(record: CaptureRecord, row: LiftedInput) -> bool:
+    """Whether an input is a `.grad` from before, used by nothing but the accumulation into it.
+
+    Up to torch 2.12 an accumulation reads it from the leaf, and nothing at all uses what was lifted.
+    """
+    users = [record.graph_nodes[user] for user in record.graph_nodes[row.graph_node].users]
+    # The first argument of an accumulation is the leaf, the second its old gradient.
+    return record.is_only_accumulated(row) and all(user.inputs[0] != row.graph_node for user in users)
