@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cabw_viz
-from cabw_viz.analysis.coloring import COLORS, Measured, bytes_text, colored, seconds_text
+from cabw_viz.analysis.coloring import COLORS, Measured, bytes_text, colorize, seconds_text
 from cabw_viz.analysis.drawing import Box, Drawing
 from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison, GradientComparison
@@ -213,7 +213,7 @@ def test_steps_rise_with_the_figures_and_the_legend_has_them_all(values):
     )
     drawing = Drawing("autograd", "x", (), (*boxes, Box("s", "gradient_sum", "+")), ())
     record = SimpleNamespace(leaves=())
-    found = colored(drawing, record, "parity", Measured(None, Divergence("a", "b", rows)))
+    found = colorize(drawing, record, "parity", Measured(None, Divergence("a", "b", rows)))
     steps = {i: found.shades[box.shade].step for i, box in enumerate(found.boxes[:-1])}
     assert found.boxes[-1].shade is None
     for i, value in enumerate(values):

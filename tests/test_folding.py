@@ -231,8 +231,9 @@ def test_blocks_between_which_a_gradient_takes_a_way_around_do_not_fold():
 def test_the_order_of_accumulations_does_not_matter():
     """The engine runs them when it likes: in one block, weight and bias may change places."""
     record = encoder(2)
-    structure, tree = Structure(record), module_tree(record)
-    todo, blocks = [tree], []
+    tree = module_tree(record)
+    structure = Structure(tree)
+    todo, blocks = [tree.root], []
     while todo:
         part = todo.pop()
         blocks += [part] if part.name in {"layers.0", "layers.1"} and not part.own else []

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cabw_viz.analysis.module_tree import MAX_PARTS, grown, module_tree
+from cabw_viz.analysis.module_tree import MAX_PARTS, ModuleTree, module_tree
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Edge, Failure, SourceLine
 from cabw_viz.views.render import MAX_BOXES, graph_view
@@ -415,7 +415,7 @@ def test_names_of_modules_do_not_get_out_of_their_labels():
 def test_a_tree_holds_every_node_at_every_depth():
     for name in MODELS:
         record = captured(name).record
-        tree = module_tree(record)
+        tree = module_tree(record).root
         todo = [tree]
         while todo:
             part = todo.pop()
@@ -431,4 +431,4 @@ def test_paths_of_a_thousand_segments_are_cut():
     nodes = tuple(replace(n, module=deep, module_class="M") if n.number == 1 else n for n in record.autograd_nodes)
     drawing = graph_view(replace(record, autograd_nodes=nodes)).drawing
     assert sum(len(box.nodes) for box in drawing.boxes) == 5
-    assert grown(record, {n.number: () for n in record.autograd_nodes}, cut=True).nodes == [0, 1, 2, 3, 4]
+    assert ModuleTree(record, {n.number: () for n in record.autograd_nodes}).root.nodes == [0, 1, 2, 3, 4]

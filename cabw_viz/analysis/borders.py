@@ -10,7 +10,7 @@ from cabw_viz.analysis.drawing import Arrow, Box, Drawing, counted
 from cabw_viz.analysis.graph_drawing import as_captured, border_values
 
 
-def bordered(drawing: Drawing, cut: Cut) -> Drawing:
+def add_borders(drawing: Drawing, cut: Cut) -> Drawing:
     """The drawing of a cut with a box for each module beyond its borders, and the gradients that cross them.
 
     A neighbour has a box above if gradients come from it, and one below if gradients go to it.

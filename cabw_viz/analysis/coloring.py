@@ -58,7 +58,7 @@ class _Scale:
     worse: str = ""
 
 
-def colored(drawing: Drawing, record: CaptureRecord, by: str | Figures, measured: Measured) -> Drawing:
+def colorize(drawing: Drawing, record: CaptureRecord, by: str | Figures, measured: Measured) -> Drawing:
     """The drawing with a colour and a figure on each box that stands for autograd nodes.
 
     Args:

@@ -1,4 +1,4 @@
-"""From a record and what a reader asks for to a drawing: cut, drawn, bordered, marked, coloured."""
+"""From a record and what a reader asks for to a drawing: cut, drawn, with borders, marks and colours."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from cabw_viz.analysis.autograd_drawing import draw_autograd
-from cabw_viz.analysis.borders import bordered
-from cabw_viz.analysis.coloring import Figures, Measured, colored
+from cabw_viz.analysis.borders import add_borders
+from cabw_viz.analysis.coloring import Figures, Measured, colorize
 from cabw_viz.analysis.cutting import HOPS, Cut, cut
 from cabw_viz.analysis.drawing import Drawing, counted
 from cabw_viz.analysis.graph_drawing import draw_graph, draw_lowered
-from cabw_viz.analysis.marking import marked
 from cabw_viz.analysis.module_drawing import FEW, draw_lines, draw_modules, has_lines, has_modules, readable_depth
+from cabw_viz.analysis.touches import mark_touched
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import LEVELS
@@ -51,9 +51,9 @@ def draw(record: CaptureRecord, wanted: Wanted, measured: Measured | None = None
     drawing = _drawn(part, wanted)
     drawing = replace(drawing, notes=(*part.notes, *drawing.notes))
     if wanted.focus is not None:
-        drawing = bordered(drawing, part)
-    drawing = marked(drawing, record)
-    return colored(drawing, record, "kind" if wanted.color_by is None else wanted.color_by, measured or Measured())
+        drawing = add_borders(drawing, part)
+    drawing = mark_touched(drawing, record)
+    return colorize(drawing, record, "kind" if wanted.color_by is None else wanted.color_by, measured or Measured())
 
 
 def _check(wanted: Wanted) -> None:

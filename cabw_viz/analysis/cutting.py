@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cabw_viz.analysis.drawing import counted
-from cabw_viz.analysis.module_plan import checked_module, known_modules
+from cabw_viz.analysis.module_plan import checked_module, module_names
 from cabw_viz.analysis.module_tree import module_tree
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord, Leaf
@@ -80,8 +80,9 @@ def cut(
     """
     numbers, notes = set(record.by_number), []
     if focus is not None:
-        focus = checked_module(focus, known_modules(module_tree(record)), "focus")
-        numbers &= _module(record, focus)
+        tree = module_tree(record)
+        focus = checked_module(focus, module_names(tree), "focus")
+        numbers &= {number for group in tree.named(focus) for number in group.nodes}
         notes.append(f"only {focus}, with what flows in and out")
     if around is not None:
         numbers &= _neighbours(record, _checked_node(record, around), _checked_hops(hops))
@@ -104,21 +105,9 @@ def _part(record: CaptureRecord, numbers: set[int]) -> CaptureRecord:
     """The record with these autograd nodes alone; the graph and the leaves are left whole, for they go by place."""
     if len(numbers) == len(record.autograd_nodes):
         return record
-    places = [place for place, node in enumerate(record.autograd_nodes) if node.number in numbers]
-    seconds = tuple(record.node_seconds[place] for place in places) if record.node_seconds else ()
-    return replace(record, autograd_nodes=tuple(record.autograd_nodes[p] for p in places), node_seconds=seconds)
-
-
-def _module(record: CaptureRecord, name: str) -> set[int]:
-    """The nodes of a module, or of one of its parts (`mlp@2`)."""
-    todo, found = [module_tree(record)], set[int]()
-    while todo:
-        part = todo.pop()
-        if part.path and not part.own and name in (part.name, part.key):
-            found |= set(part.nodes)
-        else:
-            todo += part.children
-    return found
+    indices = [index for index, node in enumerate(record.autograd_nodes) if node.number in numbers]
+    seconds = tuple(record.node_seconds[index] for index in indices) if record.node_seconds else ()
+    return replace(record, autograd_nodes=tuple(record.autograd_nodes[i] for i in indices), node_seconds=seconds)
 
 
 def _checked_node(record: CaptureRecord, number: object) -> int:

@@ -2,7 +2,10 @@
 
 Alike is what has the same autograd nodes in the same order, from the same modules inside, with the same edges between
 them and the same number of edges out. What flows in is a neighbour's business: the last block of a model gets one
-gradient where the others get two. Shapes, dtypes, hooks and the like may differ; `differences` tells them.
+gradient where the others get two. Shapes, dtypes, hooks and the like may differ; `differences` lists them.
+
+The drawing folds neighbours that are all alike into one box. The inspector closes a whole list into one box, a stack:
+it needs most of a list to be alike, and marks the others in it.
 """
 
 from __future__ import annotations
@@ -12,12 +15,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from cabw_viz.analysis.drawing import counted
-from cabw_viz.analysis.module_tree import Part
+from cabw_viz.analysis.module_tree import Group, ModuleTree
 from cabw_viz.analysis.touches import marks
-from cabw_viz.record.model import AutogradNode, CaptureRecord
+from cabw_viz.record.model import AutogradNode
 
 MIN_NAMED = 3
 """So many of `block1`, `block2`, … fold; `norm1` and `norm2` are two things. Of `0`, `1` in a list two are enough."""
+
+MIN_STACK, MIN_ALIKE = 3, 0.75
+"""A stack has so many blocks, and such a part of them is built alike: the first block of a model often lacks the edge
+to an input that needs no gradient."""
 
 _NUMBERED = re.compile(r"(.*?)\d+")
 
@@ -26,103 +33,99 @@ _NAMED = 3
 
 
 class Structure:
-    """How the parts of one record's module tree are built; every answer is kept."""
+    """How the groups of a module tree are built; every answer is cached."""
 
-    def __init__(self, record: CaptureRecord) -> None:
-        self.record = record
-        self._above: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for node in record.autograd_nodes:
-            for edge in node.edges:
-                self._above[edge.target].append((node.number, edge.output))
-        self._touched = marks(record)
-        self._orders: dict[Part, tuple[int, ...]] = {}
-        self._signatures: dict[Part, Hashable] = {}
-        self._differences: dict[tuple[Part, ...], list[str]] = {}
+    def __init__(self, tree: ModuleTree) -> None:
+        self.tree, self.record = tree, tree.record
+        self._orders: dict[Group, tuple[int, ...]] = {}
+        self._signatures: dict[Group, Hashable] = {}
+        self._differences: dict[tuple[Group, ...], list[str]] = {}
 
     # -- structure -------------------------------------------------------------------------------------------
 
-    def order(self, part: Part) -> tuple[int, ...]:
-        """The part's nodes in an order that is the same in every part that is built alike.
+    def order(self, group: Group) -> tuple[int, ...]:
+        """The group's nodes in an order that is the same in every group that is built alike.
 
         That is the order in which they run, but for accumulations, which run whenever the engine likes: they stand
         behind, in the order of those that feed them.
         """
-        if part not in self._orders:
-            kinds = {number: self.record.by_number[number].kind for number in part.nodes}
-            running = [number for number in part.nodes if kinds[number] != "accumulate_grad"]
-            place = {number: index for index, number in enumerate(running)}
-            sinks = sorted((self._feeder(number, place), number) for number in part.nodes if number not in place)
-            self._orders[part] = (*running, *(number for _, number in sinks))
-        return self._orders[part]
+        if group not in self._orders:
+            accumulations = self.tree.accumulations
+            running = [number for number in group.nodes if number not in accumulations]
+            position = {number: index for index, number in enumerate(running)}
+            sinks = [(self._feeder(number, position), number) for number in group.nodes if number in accumulations]
+            self._orders[group] = (*running, *(number for _, number in sorted(sinks)))
+        return self._orders[group]
 
-    def _feeder(self, number: int, place: dict[int, int]) -> tuple[int, int]:
-        return min(((place[n], out) for n, out in self._above[number] if n in place), default=(len(place), 0))
+    def _feeder(self, number: int, position: dict[int, int]) -> tuple[int, int]:
+        feeders = ((position[source], out) for source, out in self.tree.sources[number] if source in position)
+        return min(feeders, default=(len(position), 0))
 
-    def signature(self, part: Part) -> Hashable:
-        """Equal for parts that are built alike."""
-        if part not in self._signatures:
-            self._signatures[part] = self._signature(part)
-        return self._signatures[part]
+    def signature(self, group: Group) -> Hashable:
+        """Equal for groups that are built alike."""
+        if group not in self._signatures:
+            self._signatures[group] = self._signature(group)
+        return self._signatures[group]
 
-    def _signature(self, part: Part) -> Hashable:
-        order, slots = self.order(part), _slots(part)
-        place = {number: index for index, number in enumerate(order)}
-        beyond: dict[int, int] = {}
+    def _signature(self, group: Group) -> Hashable:
+        order, slots = self.order(group), _slots(group)
+        position = {number: index for index, number in enumerate(order)}
+        outside: dict[int, int] = {}
         rows = []
         for number in order:
             node = self.record.by_number[number]
             edges = tuple(
-                (edge.output, place[edge.target], edge.input)
-                if edge.target in place
-                else (edge.output, -1 - beyond.setdefault(edge.target, len(beyond)), 0)
+                (edge.output, position[edge.target], edge.input)
+                if edge.target in position
+                else (edge.output, -1 - outside.setdefault(edge.target, len(outside)), 0)
                 for edge in node.edges
             )
             rows.append((node.name, slots[number], edges))
-        return part.cls, part.own, tuple(rows)
+        return group.cls, group.own, tuple(rows)
 
     # -- what differs ----------------------------------------------------------------------------------------
 
-    def unlike(self, part: Part, others: Part) -> str:
-        """Why a part does not fold with others of its class, in a few words."""
-        if part.cls != others.cls:
-            return f"{part.cls or 'no class'} instead of {others.cls or 'no class'}"
-        mine, theirs = self._names(part), self._names(others)
+    def unlike(self, group: Group, others: Group) -> str:
+        """Why a group does not fold with others of its class, in a few words."""
+        if group.cls != others.cls:
+            return f"{group.cls or 'no class'} instead of {others.cls or 'no class'}"
+        mine, theirs = self._names(group), self._names(others)
         less, more = theirs - mine, mine - theirs
         words = [f"without {_counted_names(less)}"] if less else []
         words += [f"with {'also ' if not less else ''}{_counted_names(more)}"] if more else []
-        if not words and self._leaving(part) != self._leaving(others):
-            words = [f"{counted(self._leaving(part), 'gradient')} out of it instead of {self._leaving(others):,}"]
+        if not words and self._leaving(group) != self._leaving(others):
+            words = [f"{counted(self._leaving(group), 'gradient')} out of it instead of {self._leaving(others):,}"]
         return " and ".join(words) or "other edges between the same nodes"
 
-    def _names(self, part: Part) -> Counter[str]:
-        """The part's nodes by name; its parameters only where it has nothing else."""
-        nodes = [self.record.by_number[number] for number in part.nodes]
+    def _names(self, group: Group) -> Counter[str]:
+        """The group's nodes by name; its parameters only where it has nothing else."""
+        nodes = [self.record.by_number[number] for number in group.nodes]
         names = Counter(node.name.removesuffix("Backward0") for node in nodes if node.kind != "accumulate_grad")
         return names or Counter(node.name for node in nodes)
 
-    def _leaving(self, part: Part) -> int:
-        inside = set(part.nodes)
-        return sum(e.target not in inside for n in part.nodes for e in self.record.by_number[n].edges)
+    def _leaving(self, group: Group) -> int:
+        inside = set(group.nodes)
+        return sum(e.target not in inside for n in group.nodes for e in self.record.by_number[n].edges)
 
-    def differences(self, parts: Sequence[Part]) -> list[str]:
-        """What differs between parts that are built alike, a line each: `other hooks in layers.3`."""
-        if len(parts) == 1:
+    def differences(self, groups: Sequence[Group]) -> list[str]:
+        """What differs between groups that are built alike, a line each: `other hooks in layers.3`."""
+        if len(groups) == 1:
             return []
-        key = tuple(parts)
+        key = tuple(groups)
         if key not in self._differences:
-            self._differences[key] = list(self._differing(parts))
+            self._differences[key] = list(self._differing(groups))
         return self._differences[key]
 
-    def _differing(self, parts: Sequence[Part]) -> Iterator[str]:
-        for what, look in self._looks().items():
-            looks = [tuple(look(self.record.by_number[number]) for number in self.order(part)) for part in parts]
+    def _differing(self, groups: Sequence[Group]) -> Iterator[str]:
+        for what, look_of in self._looks().items():
+            looks = [tuple(look_of(self.record.by_number[number]) for number in self.order(group)) for group in groups]
             usual, count = Counter(looks).most_common(1)[0]
-            if count < len(parts):
-                others = [part.key for part, seen in zip(parts, looks, strict=True) if seen != usual]
+            if count < len(groups):
+                others = [group.key for group, look in zip(groups, looks, strict=True) if look != usual]
                 yield f"other {what} in {_listed(others[::-1])}"  # in the order of the forward
 
     def _looks(self) -> dict[str, Callable[[AutogradNode], Hashable]]:
-        leaves = self.record.leaves
+        leaves, touched = self.record.leaves, marks(self.record)
         return {
             "kinds of nodes": lambda node: node.kind,
             "shapes": lambda node: (
@@ -136,28 +139,28 @@ class Structure:
                 None if node.leaf is None else leaves[node.leaf].dtype,
             ),
             "hooks": lambda node: tuple(hook.kind for hook in node.hooks),
-            "touches": lambda node: str(self._touched.get(node.number, "")),
+            "touches": lambda node: str(touched.get(node.number, "")),
         }
 
     # -- folding ---------------------------------------------------------------------------------------------
 
-    def folded(self, children: Sequence[Part], alone: Callable[[Part], bool]) -> list[list[int]]:
-        """Places of the children that are drawn as one, in order; each child stands in one list.
+    def folds(self, children: Sequence[Group], alone: Callable[[Group], bool]) -> list[list[int]]:
+        """Indices of the children that are drawn as one, in order; each child stands in one list.
 
         Args:
-            children: the parts that one part is made of, in the order of the backward.
+            children: what one group is made of, in the order of the backward.
             alone: says which of them the reader wants to see by themselves.
         """
-        groups: list[list[int]] = []
-        for place, child in enumerate(children):
-            last = children[groups[-1][-1]] if groups else None
-            if last is not None and not alone(child) and not alone(last) and self._alike(last, child):
-                groups[-1].append(place)
+        runs: list[list[int]] = []
+        for index, child in enumerate(children):
+            last = children[runs[-1][-1]] if runs else None
+            if last is not None and not alone(child) and not alone(last) and self._is_alike(last, child):
+                runs[-1].append(index)
             else:
-                groups.append([place])
-        return [part for group in groups for part in self._fitting(children, group)]
+                runs.append([index])
+        return [fold for run in runs for fold in self._folds_of(children, run)]
 
-    def _alike(self, a: Part, b: Part) -> bool:
+    def _is_alike(self, a: Group, b: Group) -> bool:
         return (
             not a.own
             and not b.own
@@ -167,57 +170,75 @@ class Structure:
             and self.signature(a) == self.signature(b)
         )
 
-    def _fitting(self, children: Sequence[Part], group: list[int]) -> list[list[int]]:
-        """The group, or each by itself where it is too small, or where a gradient leaves it and comes back."""
-        needed = MIN_NAMED if _stem(children[group[0]]) else 2
-        if len(group) >= needed and not self._comes_back(children, set(group)):
-            return [group]
-        return [[place] for place in group]
+    def _folds_of(self, children: Sequence[Group], run: list[int]) -> list[list[int]]:
+        """The run, or each by itself where it is too small, or where a gradient leaves it and comes back."""
+        needed = MIN_NAMED if _stem(children[run[0]]) else 2
+        if len(run) >= needed and not self._comes_back(children, set(run)):
+            return [run]
+        return [[index] for index in run]
 
-    def _comes_back(self, children: Sequence[Part], group: set[int]) -> bool:
-        at = {number: place for place, child in enumerate(children) for number in child.nodes}
+    def _comes_back(self, children: Sequence[Group], run: set[int]) -> bool:
+        index_of = {number: index for index, child in enumerate(children) for number in child.nodes}
         after: dict[int, set[int]] = defaultdict(set)
-        for place, child in enumerate(children):
+        for index, child in enumerate(children):
             for number in child.nodes:
-                after[place] |= {at[e.target] for e in self.record.by_number[number].edges if e.target in at}
-        todo = [other for place in group for other in after[place] - group]
-        seen = set(todo)
+                edges = self.record.by_number[number].edges
+                after[index] |= {index_of[edge.target] for edge in edges if edge.target in index_of}
+        todo = [other for index in run for other in after[index] - run]
+        visited = set(todo)
         while todo:
-            if after[todo[-1]] & group:
+            if after[todo[-1]] & run:
                 return True
-            fresh = after[todo.pop()] - seen
-            seen |= fresh
+            fresh = after[todo.pop()] - visited
+            visited |= fresh
             todo += fresh
         return False
 
+    # -- stacks ----------------------------------------------------------------------------------------------
 
-def _slots(part: Part) -> dict[int, tuple[Hashable, ...]]:
-    """Where in the part each of its nodes is: the way down to it, without the part's own name."""
-    found: dict[int, tuple[Hashable, ...]] = dict.fromkeys(part.nodes, ())
-    todo: list[tuple[Part, tuple[Hashable, ...]]] = [(part, ())]
+    def odd_blocks(self, group: Group) -> list[Group] | None:
+        """The blocks of a stack that are built differently from the others; None for a group that is no stack."""
+        blocks = group.modules
+        if len(blocks) < MIN_STACK or len({(block.cls, _stem(block)) for block in blocks}) > 1:
+            return None
+        if sum(len(block.nodes) for block in blocks) < len(group.nodes):  # nodes of its own: no list
+            return None
+        sizes = Counter(len(block.nodes) for block in blocks)
+        if sizes.most_common(1)[0][1] < MIN_ALIKE * len(blocks):
+            return None
+        usual, count = Counter(map(self.signature, blocks)).most_common(1)[0]
+        if count < MIN_ALIKE * len(blocks):
+            return None
+        return [block for block in blocks if self.signature(block) != usual]
+
+
+def _slots(group: Group) -> dict[int, tuple[Hashable, ...]]:
+    """Where in the group each of its nodes is: the way down to it, without the group's own name."""
+    slots: dict[int, tuple[Hashable, ...]] = dict.fromkeys(group.nodes, ())
+    todo: list[tuple[Group, tuple[Hashable, ...]]] = [(group, ())]
     while todo:
-        at, way = todo.pop()
-        for place, child in enumerate(at.children):
-            here = (*way, (place, "" if child.own else child.path[-1], child.cls, child.own))
-            found.update(dict.fromkeys(child.nodes, here))
-            todo.append((child, here))
-    return found
+        around, way = todo.pop()
+        for index, module in enumerate(around.modules):
+            below = (*way, (index, module.path[-1], module.cls))
+            slots.update(dict.fromkeys(module.nodes, below))
+            todo.append((module, below))
+    return slots
 
 
-def _stem(part: Part) -> str:
+def _stem(group: Group) -> str:
     """A module's own name without the number at its end; something of its own where it has none."""
-    match = _NUMBERED.fullmatch(part.path[-1]) if part.path else None
-    return match[1] if match else part.key
+    match = _NUMBERED.fullmatch(group.path[-1]) if group.path else None
+    return match[1] if match else group.key
 
 
-def is_sibling(part: Part, other: Part) -> bool:
-    """Whether one would expect two parts to be built alike, by their names."""
-    return _stem(part) == _stem(other)
+def is_sibling(group: Group, other: Group) -> bool:
+    """Whether one would expect two groups to be built alike, by their names."""
+    return _stem(group) == _stem(other)
 
 
-def is_listed(part: Part) -> bool:
+def is_listed(group: Group) -> bool:
     """Whether a module is one of a list, which has numbers for names."""
-    return not _stem(part)
+    return not _stem(group)
 
 
 def _counted_names(names: Counter[str]) -> str:
@@ -228,5 +249,5 @@ def _counted_names(names: Counter[str]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = [*names[:_NAMED], *([f"and {len(names) - _NAMED:,} more"] if len(names) > _NAMED else [])]
-    return ", ".join(shown)
+    more = [f"and {len(names) - _NAMED:,} more"] if len(names) > _NAMED else []
+    return ", ".join([*names[:_NAMED], *more])

@@ -23,7 +23,7 @@ from cabw_viz.analysis.drawing import (
 from cabw_viz.analysis.flow import reached, returned_leaves
 from cabw_viz.analysis.folding import Structure
 from cabw_viz.analysis.module_plan import Item, plan
-from cabw_viz.analysis.module_tree import Part, Path, grown, module_tree, strong_components
+from cabw_viz.analysis.module_tree import Group, ModuleTree, Path, module_paths, module_tree, strong_components
 from cabw_viz.record.kinds import AutogradKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Leaf, SourceLine
 
@@ -57,20 +57,21 @@ def draw_modules(
     Raises:
         CabwError: `depth` is below 1, or there is no module of a name in `expand`.
     """
-    structure, tree = Structure(record), module_tree(record)
-    root, chosen = plan(structure, tree, depth=depth, expand=expand, base=base, few=few)
-    return _Sketch(record, structure).drawn(root, "one by one" if chosen is None else f"modules to depth {chosen}")
+    structure = Structure(module_tree(record))
+    root, chosen = plan(structure, depth=depth, expand=expand, base=base, few=few)
+    depth_text = "one by one" if chosen is None else f"modules to depth {chosen}"
+    return ModuleDrawing(record, structure).draw(root, depth_text)
 
 
 def readable_depth(record: CaptureRecord) -> tuple[int, int]:
     """The depth that is drawn unless another is asked for, and how many boxes that makes."""
-    root, chosen = plan(Structure(record), module_tree(record), depth=None, expand=())
+    root, chosen = plan(Structure(module_tree(record)), depth=None, expand=())
     return chosen or 1, sum(1 for _ in root.boxes())
 
 
 def has_modules(record: CaptureRecord) -> bool:
     """Whether any autograd node was made in a module that has a name."""
-    return any(node.module for node in record.autograd_nodes)
+    return any(module_paths(record).values())
 
 
 def has_lines(record: CaptureRecord) -> bool:
@@ -89,15 +90,15 @@ def draw_lines(record: CaptureRecord) -> Drawing:
             if target is not None and target.line is None and node.number in where:
                 where[edge.target] = where[node.number]
     paths = {node.number: where.get(node.number, ()) for node in record.autograd_nodes}
-    structure, tree = Structure(record), grown(record, paths, cut=False)
-    root, _ = plan(structure, tree, depth=1, expand=())
-    drawing = _Sketch(record, structure, lines=True).drawn(root, "lines of code")
+    structure = Structure(ModuleTree(record, paths, cut=False))
+    root, _ = plan(structure, depth=1, expand=())
+    drawing = ModuleDrawing(record, structure, lines=True).draw(root, "lines of code")
     note = "No module made any of these nodes: a box is what one line of your code made"
     return replace(drawing, notes=(note,))
 
 
 @dataclass
-class _Sketch:
+class ModuleDrawing:
     """A drawing in the making."""
 
     record: CaptureRecord
@@ -112,7 +113,8 @@ class _Sketch:
     at: dict[int, int] = field(default_factory=dict)
     """Place in `boxes` of the box in which each autograd node is."""
 
-    def drawn(self, root: Item, depth: str) -> Drawing:
+    def draw(self, root: Item, depth: str) -> Drawing:
+        """Draw all items, and the gradients between their boxes; `depth` says in words how deep that is."""
         self.returned = returned_leaves(self.record)
         for item in root.items:
             self._item(item, None, ())
@@ -137,21 +139,21 @@ class _Sketch:
             only = item.items[0]
             self._item(replace(only, note=only.note or item.note), frame, around, item)
         else:
-            head = item.parts[0]
-            name = f"cluster_m{min(part.nodes[0] for part in item.parts)}_{len(head.path)}"
-            details = [*self._note(item), *self.structure.differences(item.parts)]
+            head = item.groups[0]
+            name = f"cluster_m{min(group.nodes[0] for group in item.groups)}_{len(head.path)}"
+            details = [*self._note(item), *self.structure.differences(item.groups)]
             tooltip = "; ".join([*self._names(item), *details])
             title = self._title(item, frame, around)
             self.clusters[name] = Cluster(name, "group", title, None, frame, tuple(details), tooltip)
-            self.times[name] = len(item.parts)
+            self.times[name] = len(item.groups)
             for inner in item.items:
                 self._item(inner, name, head.path)
 
     def _title(self, item: Item, frame: str | None, around: Path) -> str:
         """Name below the frame's, which call of it, and how many are folded: `layers.0 … layers.47 ×48`."""
-        head = item.parts[0]
-        names = list(dict.fromkeys(".".join(part.path[len(around) :]) for part in item.parts))
-        above = {part.path[len(around) - 1] for part in item.parts} if around else set[str]()
+        head = item.groups[0]
+        names = list(dict.fromkeys(".".join(group.path[len(around) :]) for group in item.groups))
+        above = {group.path[len(around) - 1] for group in item.groups} if around else set[str]()
         if len(above) == 1 and names[0].partition(".")[0].isdecimal():  # a number alone tells nothing
             names = [f"{around[-1]}.{name}" for name in names]
         text = names[0] if len(names) == 1 else f"{names[-1]} … {names[0]}"
@@ -165,14 +167,14 @@ class _Sketch:
         return [item.note] if item.note else []
 
     def _times(self, item: Item, frame: str | None) -> str:
-        times = len(item.parts) // self.times[frame]
+        times = len(item.groups) // self.times[frame]
         return f" ×{times:,}" if times > 1 else ""
 
     def _names(self, item: Item) -> list[str]:
         """The modules' whole names, and their class."""
-        names = list(dict.fromkeys(part.name for part in item.parts if part.name))[::-1]
+        names = list(dict.fromkeys(group.name for group in item.groups if group.name))[::-1]
         text = ", ".join([*names[:TOLD], *([f"and {len(names) - TOLD:,} more"] if len(names) > TOLD else [])])
-        return [part for part in (text, item.parts[0].cls) if part]
+        return [part for part in (text, item.groups[0].cls) if part]
 
     # -- boxes -----------------------------------------------------------------------------------------------
 
@@ -185,13 +187,13 @@ class _Sketch:
             box = replace(box, details=(self._title(module, frame, around), *box.details))
         box = replace(box, details=(*box.details, *self._note(item)))
         self.at.update(dict.fromkeys(numbers, len(self.boxes)))
-        box = replace(box, cluster=frame, nodes=numbers, times=len(item.parts), line=_line(nodes))
+        box = replace(box, cluster=frame, nodes=numbers, times=len(item.groups), line=_line(nodes))
         self.boxes.append(replace(box, hooks=sum(len(node.hooks) for node in nodes), state=self._state(nodes)))
 
     def _numbers(self, item: Item) -> tuple[int, ...]:
         if item.number is None:
-            return tuple(sorted(number for part in item.parts for number in part.nodes))
-        return tuple(sorted(self.structure.order(part)[item.number] for part in item.parts))
+            return tuple(sorted(number for group in item.groups for number in group.nodes))
+        return tuple(sorted(self.structure.order(group)[item.number] for group in item.groups))
 
     def _node_box(self, item: Item, nodes: Sequence[AutogradNode], frame: str | None, around: Path) -> Box:
         """The box of a single autograd node, or of one in each of several folded modules."""
@@ -208,11 +210,11 @@ class _Sketch:
     def _parameter(self, item: Item, nodes: Sequence[AutogradNode]) -> str:
         """What the leaves of folded modules are called in all of them: `weight`."""
         names = {self.record.leaves[node.leaf].names[0].rpartition(".")[2] for node in nodes if node.leaf is not None}
-        return names.pop() if len(names) == 1 else counted(len(item.parts), "leaf", "leaves")
+        return names.pop() if len(names) == 1 else counted(len(item.groups), "leaf", "leaves")
 
     def _group_box(self, item: Item, nodes: Sequence[AutogradNode], frame: str | None, around: Path) -> Box:
         """The box of a module, or of what was made in a module outside of the modules inside it."""
-        head, each = item.parts[0], len(nodes) // len(item.parts)
+        head, each = item.groups[0], len(nodes) // len(item.groups)
         amount = counted(each, "node") + (" each" if self._times(item, frame) else "")
         if head.own:
             title, kind, first = _stems(nodes) + self._times(item, frame), _commonest(nodes), amount
@@ -222,10 +224,10 @@ class _Sketch:
         details = [first] if not self.lines or head.own else [_source(nodes), first]
         if head.parts == 1 and len(head.calls) > 1 and not head.own:
             details.append(counted(len(head.calls), "call"))
-        details += self._special(nodes, head) + self.structure.differences(item.parts)
+        details += self._special(nodes, head) + self.structure.differences(item.groups)
         return Box(f"m{nodes[0].number}", kind, title, tuple(details), tooltip=self._tooltip(item, nodes))
 
-    def _special(self, nodes: Sequence[AutogradNode], head: Part) -> list[str]:
+    def _special(self, nodes: Sequence[AutogradNode], head: Group) -> list[str]:
         """Lines on what a reader would want to know is in a box."""
         kinds = Counter(node.kind for node in nodes)
         found = [(_WORDS[kind], count) for kind, count in kinds.items() if kind in _WORDS and not head.own]
@@ -246,7 +248,7 @@ class _Sketch:
         parts += [", ".join(f"{count} {name}" for name, count in names[:TOLD]) + (", …" if len(names) > TOLD else "")]
         hooks = Counter(f"{hook.kind} {local_name(hook.name)}" for node in nodes for hook in node.hooks)
         parts += [f"{count} × {hook}" for hook, count in list(hooks.items())[:TOLD]]
-        return "; ".join([*parts, *self.structure.differences(item.parts), *self._note(item)])
+        return "; ".join([*parts, *self.structure.differences(item.groups), *self._note(item)])
 
     def _state(self, nodes: Sequence[AutogradNode]) -> Literal["", "failed", "unreached"]:
         failure = self.record.failure

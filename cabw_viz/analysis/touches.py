@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from cabw_viz.analysis.drawing import counted
+from cabw_viz.analysis.drawing import Drawing, counted
 from cabw_viz.record.kinds import HookKind, Phase
 from cabw_viz.record.model import CaptureRecord, Touch
 
@@ -65,7 +65,7 @@ def _mark(record: CaptureRecord, number: int, touches: list[Touch]) -> Mark:
     return Mark(number, tuple(attributes), tuple(by))
 
 
-class Finding(NamedTuple):
+class TouchSummary(NamedTuple):
     """A sentence about one phase."""
 
     text: str
@@ -73,26 +73,73 @@ class Finding(NamedTuple):
     """Whether a promise was broken: somebody read metadata before the graph ran."""
 
 
-def summary(record: CaptureRecord) -> tuple[Finding, ...]:
-    """A finding for each phase that was watched, the clean ones too: `initial trace: 746 nodes, 0 touches`."""
-    return tuple(_finding(record, phase) for phase in PHASES if phase in record.watched)
+def summary(record: CaptureRecord) -> tuple[TouchSummary, ...]:
+    """A summary of each phase that was watched, the clean ones too: `initial trace: 746 nodes, 0 touches`."""
+    return tuple(_phase_summary(record, phase) for phase in PHASES if phase in record.watched)
 
 
-def _finding(record: CaptureRecord, phase: Phase) -> Finding:
+def _phase_summary(record: CaptureRecord, phase: Phase) -> TouchSummary:
     touches = [touch for touch in record.touches if touch.phase == phase]
     total = counted(len(record.autograd_nodes), "node")
     if not touches:
-        return Finding(f"{PHASES[phase]}: {total}, 0 touches", alarming=False)
+        return TouchSummary(f"{PHASES[phase]}: {total}, 0 touches", alarming=False)
     marked = marks(record, (phase,))
     reads = _counted_touches(sum(touch.count for touch in touches))
     head = f"{PHASES[phase]}: {len(marked):,} of {total} touched, {reads}"
     if phase not in BROKEN:  # every node reads something when it runs: names would say nothing
-        return Finding(head, alarming=False)
+        return TouchSummary(head, alarming=False)
     known = [mark for mark in marked.values() if mark.number in record.by_number]
     named = [f"{record.label(record.by_number[mark.number])} #{mark.number} ({mark})" for mark in known[:NAMED]]
     named += [f"and {len(known) - NAMED:,} more"] if len(known) > NAMED else []
-    return Finding(": ".join([head, *(["; ".join(named)] if named else [])]), alarming=True)
+    return TouchSummary(": ".join([head, *(["; ".join(named)] if named else [])]), alarming=True)
 
 
 def _counted_touches(count: int) -> str:
     return "1 touch" if count == 1 else f"{count:,} touches"
+
+
+# -- in a drawing --------------------------------------------------------------------------------------------
+
+
+def mark_touched(drawing: Drawing, record: CaptureRecord) -> Drawing:
+    """The drawing with a mark on each box that was touched.
+
+    At levels `module` and `autograd` that is the box of the node in whose call it happened; at level `fx` that of the
+    graph node whose output was read, or, where it is folded away or not known, all of the node's backward calls.
+    """
+    by_box = _by_graph_node(record, drawing) if drawing.level == "fx" else _by_autograd_node(record, drawing)
+    boxes = tuple(replace(box, touched=by_box[box.id]) if box.id in by_box else box for box in drawing.boxes)
+    return replace(drawing, boxes=boxes, findings=summary(record))
+
+
+def _by_autograd_node(record: CaptureRecord, drawing: Drawing) -> dict[str, str]:
+    texts = {number: str(mark) for number, mark in marks(record).items()}
+    found = {}
+    for box in drawing.boxes if texts else ():
+        touched = [number for number in box.nodes if number in texts]
+        if len(box.nodes) == 1 and touched:
+            found[box.id] = texts[touched[0]]
+        elif touched:
+            shown = [f"#{number} {texts[number]}" for number in touched[:NAMED]]
+            found[box.id] = "; ".join([*shown, *(["…"] if len(touched) > NAMED else [])])
+    return found
+
+
+def _by_graph_node(record: CaptureRecord, drawing: Drawing) -> dict[str, str]:
+    """By the box that stands for the graph node read, through folded ones to the box that the value comes from."""
+    shown = {box.id for box in drawing.boxes}
+    texts = marks(record)
+    found = {}
+    for touch in record.touches:
+        if touch.phase in BROKEN and touch.autograd_node in texts:
+            box = _shown_box(record, shown, touch.node)
+            if box is not None:
+                found[box] = str(texts[touch.autograd_node])
+    return found
+
+
+def _shown_box(record: CaptureRecord, shown: set[str], ordinal: int | None) -> str | None:
+    while ordinal is not None and f"g{ordinal}" not in shown:
+        node = record.graph_nodes[ordinal]
+        ordinal = node.inputs[0] if node.kind == "getitem" and node.inputs else None
+    return None if ordinal is None else f"g{ordinal}"
