@@ -80,7 +80,7 @@ class Structure:
                 else (edge.output, -1 - outside.setdefault(edge.target, len(outside)), 0)
                 for edge in node.edges
             )
-            rows.append((node.name, slots[number], edges))
+            rows.append((node.name, node.kind == "graph_root", slots[number], edges))
         return group.cls, group.own, tuple(rows)
 
     # -- what differs ----------------------------------------------------------------------------------------
