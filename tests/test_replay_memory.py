@@ -57,7 +57,7 @@ def test_out_of_memory_while_moving_names_the_tensor(monkeypatch):
     def copied(self, tensor):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(DeviceDtypeMap, "_copied", copied)
+    monkeypatch.setattr(DeviceDtypeMap, "_copy_of", copied)
     with pytest.raises(CabwError, match=r"when inputs\[0\] \(\), given to GraphRoot .* was being moved: CUDA out"):
         capture.replay(dtype="float64")
     monkeypatch.undo()

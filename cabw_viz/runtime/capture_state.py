@@ -88,6 +88,14 @@ class Arguments:
         seen = tuple(map(version_of, kept)), tuple(map(storage_location, kept))
         return cls(kept, list(sizes), list(scalars), tuple(hooks), tuple(packed), *seen)
 
+    @property
+    def size_values(self) -> tuple[int, ...]:
+        """The sizes as numbers: they travel as `torch.empty(0, n)` so that they can be marked dynamic.
+
+        Those not above 0 travel as they are.
+        """
+        return tuple(int(size.shape[1]) if isinstance(size, torch.Tensor) else int(size) for size in self.sizes)
+
     def is_changed(self) -> bool:
         """Whether any input has been changed in place since `versions` was noted."""
         pairs = zip(self.versions, self.inputs, strict=True)

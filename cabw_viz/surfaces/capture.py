@@ -12,7 +12,7 @@ from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.record.options import ColorBy, Exact, HookPolicy, Level
 from cabw_viz.replay import audit as audit_of
 from cabw_viz.replay.divergence import search as divergence_of
-from cabw_viz.replay.lowering.lowered_nodes import lowered_nodes
+from cabw_viz.replay.lowering.lowered import lowered_nodes
 from cabw_viz.replay.lowering.trace import lower
 from cabw_viz.replay.parity import comparison as parity_of
 from cabw_viz.replay.parity.gradient_pairs import ParityOptions

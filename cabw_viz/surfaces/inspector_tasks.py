@@ -12,7 +12,7 @@ from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import HOOK_POLICIES
-from cabw_viz.replay.placement.devices import devices_here
+from cabw_viz.replay.placement.devices import available_devices
 
 TASKS = ("parity", "audit", "divergence", "lower", "times")
 """Methods of a capture that a panel may call."""
@@ -71,7 +71,7 @@ class CaptureApi(Protocol):
 
 def choices_of(capture: CaptureApi) -> dict[str, dict[str, list[str]]]:
     """With what each task may be run here: the options that the capture's method takes, the first is the default."""
-    here = devices_here()
+    here = available_devices()
     known: dict[str, list[str]] = {
         "device": [AS_CAPTURED, *here] if len(here) > 1 else here,
         "dtype": [AS_CAPTURED, "float64", "float32", "bfloat16", "float16"],

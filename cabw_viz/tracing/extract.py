@@ -227,18 +227,13 @@ def _describe_tensor(tensor: Any, names: Callable[[Any], tuple[str, ...]]) -> di
 def lifted_sizes(view: ReadGraph, notes: TraceNotes, arguments: Arguments | None) -> tuple[LiftedSize, ...]:
     """The graph's integer inputs with their values in this call."""
     rows = []
+    values = () if arguments is None else arguments.size_values
     for index, ordinal in _lifted(view, "sizes"):
         before = notes.used_sizes[index] if index < len(notes.used_sizes) else None
         known = before is not None and before < len(notes.size_origins)
         origin = notes.size_origins[before] if known and before is not None else None
-        value = _size_value(arguments.sizes[index]) if arguments is not None else 0
-        rows.append(LiftedSize(index, ordinal, value, origin))
+        rows.append(LiftedSize(index, ordinal, 0 if arguments is None else values[index], origin))
     return tuple(rows)
-
-
-def _size_value(size: Any) -> int:
-    """Sizes travel as `torch.empty(0, n)` so that they can be marked dynamic; those not above 0 travel as they are."""
-    return int(size.shape[1]) if isinstance(size, torch.Tensor) else int(size)
 
 
 def _lifted(view: ReadGraph, source: str) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.kinds import GraphKind
+from cabw_viz.record.model import CaptureRecord, GraphNode
 from cabw_viz.replay.lowering.guards import Guards
 from cabw_viz.replay.lowering.python_constants import PythonConstant, differing_structure, python_constants
 from cabw_viz.replay.lowering.signature import flat_values
 from cabw_viz.replay.replay import Replay
 from cabw_viz.runtime.capture_state import AUTOCAST_DEVICES, Captured, CaptureState
+from cabw_viz.runtime.fx_text import arguments_text
 
 META = "cabw"
 """Key in a node's `meta`: a dict with `autograd_node` (NodeCall number), `name`, `module`, `module_class`, `visit`,
@@ -222,3 +225,43 @@ def _captured(capture: Any) -> Captured:
     raise CabwError(
         f"gradients() was called with a {type(capture).__name__}", expected="a capture", try_="gradients(session[0])"
     )
+
+
+# ------------------------------------------------------------------------------------------- its nodes as plain data
+
+
+def lowered_nodes(graph: torch.fx.GraphModule) -> tuple[GraphNode, ...]:
+    """One row for each node, in order."""
+    ordinals = {node: ordinal for ordinal, node in enumerate(graph.graph.nodes)}
+    names = {node: node.name for node in ordinals}
+    return tuple(
+        GraphNode(
+            ordinal=ordinal,
+            name=node.name,
+            op=node.op,
+            target=_target(node),
+            arguments="" if node.op in ("placeholder", "get_attr") else arguments_text(node, names),
+            kind=_kind(node),
+            inputs=tuple(ordinals[each] for each in node.all_input_nodes),
+            users=tuple(sorted(ordinals[each] for each in node.users)),
+            autograd_node=node.meta.get(META, {}).get("autograd_node"),
+        )
+        for node, ordinal in ordinals.items()
+    )
+
+
+def _kind(node: torch.fx.Node) -> GraphKind:
+    if node.op == "placeholder":
+        return "placeholder"
+    if node.op == "output":
+        return "output"
+    if node.target is operator.getitem:
+        return "getitem"
+    # Constants, and arithmetic of sizes, are no ops on tensors.
+    return "aten_op" if node.op == "call_function" and not torch_adapter.is_size_arithmetic(node.target) else "other"
+
+
+def _target(node: torch.fx.Node) -> str:
+    if node.op != "call_function":
+        return str(node.target)
+    return str(node.target) if torch_adapter.is_operator(node.target) else str(getattr(node.target, "__name__", ""))

@@ -37,7 +37,7 @@ class Slot:
 def flat_values(record: CaptureRecord, arguments: Arguments) -> list[Any]:
     """What a lowered graph takes: tensors, sizes, then tensors among what saved-tensor hooks packed."""
     tensors = [_detached(record, row, arguments.inputs[row.index]) for row in _tensors(record, arguments)]
-    return tensors + list(map(size_of, arguments.sizes)) + [each.detach() for each in packed_tensors(arguments)]
+    return tensors + list(arguments.size_values) + [each.detach() for each in packed_tensors(arguments)]
 
 
 def slots(record: CaptureRecord, arguments: Arguments) -> list[Slot]:
@@ -140,11 +140,6 @@ def _detached(record: CaptureRecord, row: LiftedInput, tensor: torch.Tensor) -> 
             f"an input {_label(record, row)} cannot be used any more: {str(error).partition(' and ')[0]}",
             expected="tensors that outlive the call; those inside torch.func.vmap and grad do not",
         ) from error
-
-
-def size_of(size: Any) -> int:
-    """Sizes travel as `torch.empty(0, n)`; those not above 0 as they are."""
-    return int(size.shape[1]) if isinstance(size, torch.Tensor) else int(size)
 
 
 def packed_tensors(arguments: Arguments) -> list[torch.Tensor]:

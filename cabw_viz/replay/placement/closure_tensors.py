@@ -1,8 +1,8 @@
-"""What a captured graph calls that may hold tensors of its own: hooks, and the ctx of custom Functions.
+"""Finds tensors that hooks and autograd.Function contexts hold outside the graph's inputs; they cannot be moved.
 
-Saved tensors are inputs of the graph, and move. A tensor that a hook closes over, or that hangs on a ctx by a name, is
-the user's own; at another device it is in the way, and is told by node and name before anything runs. Hooks that unpack
-saved tensors run where they were made, and what they give is moved.
+Saved tensors are inputs of the graph, and move. A tensor that a hook closes over, or that is an attribute of a ctx, is
+the user's own; where the graph runs on another device, an error names its autograd node and its name before anything
+runs. Hooks that unpack saved tensors run on the device on which they were made, and their results are moved.
 """
 
 from __future__ import annotations
@@ -23,48 +23,47 @@ from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
 from cabw_viz.runtime.capture_state import Arguments, RunnableCapture
 
 DEEPEST = 4
-"""How many functions within functions are looked into."""
+"""How many functions within functions are searched."""
 
 
-def check_closure_tensors(capture: RunnableCapture, moving: DeviceDtypeMap, *, hooks: bool) -> None:
+def check_closure_tensors(capture: RunnableCapture, mapping: DeviceDtypeMap, *, hooks: bool) -> None:
     """Refuse hooks and ctxs that hold tensors on a device where the graph will not be.
 
     Args:
         capture: the capture.
-        moving: where it goes.
+        mapping: the way to the target.
         hooks: whether hooks will run.
 
     Raises:
-        CabwError: names the autograd node, and what holds the tensor by which name.
+        CabwError: names the autograd node, the hook or ctx, and the tensor.
     """
     record, arguments = capture.record, capture.arguments
     for node, row in zip(capture.graph.graph.nodes, record.graph_nodes, strict=True):
         if node.target is torch_adapter.call_backward:
             ctx = _lifted(torch_adapter.ctx_index(node.args), arguments)
-            found = _tensors_of_attributes(torch_adapter.ctx_attributes(ctx))
-            _refuse(record, row, moving, ((f"its ctx.{name}", tensor) for name, tensor in found))
+            tensors = _tensors_of_attributes(torch_adapter.ctx_attributes(ctx))
+            _refuse(record, row, mapping, ((f"its ctx.{name}", tensor) for name, tensor in tensors))
         elif hooks and torch_adapter.hook_type(node.target, node.kwargs) not in _NOT_RUN:
             hook = _lifted(torch_adapter.hook_index(node.args), arguments)
             name = getattr(hook, "__qualname__", type(hook).__qualname__)
-            _refuse(
-                record, row, moving, ((f"its hook {name} holds {held}, which", t) for held, t in tensors_held_by(hook))
-            )
+            tensors = tensors_held_by(hook)
+            _refuse(record, row, mapping, ((f"its hook {name} holds {label}, which", each) for label, each in tensors))
 
 
 _NOT_RUN = (None, "unpack_hook", "post_acc_grad_hook")
 
 
 def _refuse(
-    record: CaptureRecord, row: GraphNode, moving: DeviceDtypeMap, held: Iterator[tuple[str, torch.Tensor]]
+    record: CaptureRecord, row: GraphNode, mapping: DeviceDtypeMap, tensors: Iterator[tuple[str, torch.Tensor]]
 ) -> None:
-    for what, tensor in held:
-        there = moving.device(tensor.device)
-        if there == tensor.device:
+    for what, tensor in tensors:
+        device = mapping.device(tensor.device)
+        if device == tensor.device:
             continue
         node = record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
         label = "a node" if node is None else f"{record.label(node)} (#{node.number})"
         raise CabwError(
-            f"{label} cannot be run on {there}: {what} is a tensor {tuple(tensor.shape)} on {tensor.device}",
+            f"{label} cannot be run on {device}: {what} is a tensor {tuple(tensor.shape)} on {tensor.device}",
             expected="tensors that PyTorch knows of, and can be moved: ctx.save_for_backward, or made in the backward",
             try_='hooks="drop"' if "hook" in what else "ctx.save_for_backward(tensor) in place of an attribute of ctx",
         )
@@ -76,14 +75,14 @@ def _lifted(index: int | None, arguments: Arguments) -> Any:
 
 
 def with_unpacking(
-    graph: torch.fx.GraphModule, arguments: Arguments, moving: DeviceDtypeMap, paused: Callable[[], Any]
+    graph: torch.fx.GraphModule, arguments: Arguments, mapping: DeviceDtypeMap, paused: Callable[[], Any]
 ) -> tuple[Any, ...]:
-    """The hooks of a graph, those that unpack saved tensors such that what they give is moved.
+    """The hooks of a graph; the results of those that unpack saved tensors are moved.
 
     Args:
         graph: the graph.
         arguments: what it runs on.
-        moving: where it goes.
+        mapping: the way to the target.
         paused: makes a context in which operators are called as they are.
     """
     hooks = list(arguments.hooks)
@@ -92,27 +91,27 @@ def with_unpacking(
             continue
         index = torch_adapter.hook_index(node.args)
         if index is not None:
-            hooks[index] = _Unpacking(arguments.hooks[index], moving, paused)
+            hooks[index] = _Unpacking(arguments.hooks[index], mapping, paused)
     return tuple(hooks)
 
 
 class _Unpacking:
-    """A hook that unpacks where it was made to, and gives the tensor at the target."""
+    """A hook that unpacks as captured, and moves its result to the target."""
 
-    def __init__(self, hook: Callable[[Any], Any], moving: DeviceDtypeMap, paused: Callable[[], Any]) -> None:
-        self._hook, self._moving, self._paused = hook, moving, paused
+    def __init__(self, hook: Callable[[Any], Any], mapping: DeviceDtypeMap, paused: Callable[[], Any]) -> None:
+        self._hook, self._mapping, self._paused = hook, mapping, paused
 
     def __call__(self, packed: Any) -> Any:
         with self._paused():
-            found = self._hook(packed)
-        return self._moving.tensor(found) if isinstance(found, torch.Tensor) else found
+            unpacked = self._hook(packed)
+        return self._mapping.tensor(unpacked) if isinstance(unpacked, torch.Tensor) else unpacked
 
 
-# ------------------------------------------------------------------------------------------------------ what is held
+# ----------------------------------------------------------------------------------------------------- tensors held
 
 
 def tensors_held_by(function: Any, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of the tensors that a function keeps: closed over, global, a default, its own or its object's."""
+    """(name, tensor) of a function's tensors: closed over, global, a default, its own attributes or its object's."""
     if depth > DEEPEST:
         return
     if isinstance(function, functools.partial):

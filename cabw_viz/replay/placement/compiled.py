@@ -2,7 +2,7 @@
 
 The graph is copied with its accumulations turned into outputs, so that nothing is written, and with its sizes as plain
 numbers, as `torch.compile` itself takes the first sizes that it sees; with symbols, compiling takes many times as long.
-The copy is handed to `torch.compile` (for a backend of its) or to the callable that was given.
+The copy goes to `torch.compile` (where the backend is one of its own) or to the backend itself, if that is a compiler.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import Target
 
-REASON = 600
-"""Compilers explain themselves at length; more than this of it is cut."""
+REASON_LENGTH = 600
+"""Characters of a compiler's explanation that are kept."""
 
 
 @dataclass(frozen=True)
 class CompiledRun:
-    """What a compiled graph gave."""
+    """Results of a compiled graph."""
 
     collected: dict[int, Any]
     """Gradients by number of the autograd node that takes them in."""
@@ -48,7 +48,7 @@ def run_compiled(placed: PlacedGraph, target: Target) -> CompiledRun:
     Raises:
         CabwError: the backend cannot compile it, or what it made raises; names the backend and gives its reason.
     """
-    graph, numbers = with_gradients_out(placed)
+    graph, numbers = gradients_as_outputs(placed)
     with (
         oom_as_cabw_error(lambda: f"the graph that {target.backend_name} compiled was running", target.device),
         placed.execution_context(),
@@ -56,12 +56,12 @@ def run_compiled(placed: PlacedGraph, target: Target) -> CompiledRun:
     ):
         try:
             if placed.needs_tracing:
-                graph, given = _lowered(graph, placed)
+                graph, call_args = _traced(graph, placed)
             else:
-                given = placed.call_args
+                call_args = placed.call_args
             before = torch_adapter.count_of_graphs()
-            compiled, by_torch = _compiled(graph, target)
-            outputs = list(compiled(*given))
+            compiled, by_torch = _compile(graph, target)
+            outputs = list(compiled(*call_args))
             graphs = torch_adapter.count_of_graphs() - before if by_torch else None
         except Exception as error:
             if is_out_of_memory(error):
@@ -76,15 +76,15 @@ def run_compiled(placed: PlacedGraph, target: Target) -> CompiledRun:
 def _failure(target: Target, error: Exception) -> CabwError:
     if isinstance(error, CabwError):
         return error
-    said = " ".join(str(error).partition("\n\nSet TORCHDYNAMO_VERBOSE")[0].split())
+    reason = " ".join(str(error).partition("\n\nSet TORCHDYNAMO_VERBOSE")[0].split())
     return CabwError(
-        f"backend {target.backend_name!r} cannot run this graph: {type(error).__name__}: {said[:REASON]}",
+        f"backend {target.backend_name!r} cannot run this graph: {type(error).__name__}: {reason[:REASON_LENGTH]}",
         expected="a graph that it can compile: hooks and custom Functions are Python that a compiler must trace",
         try_='backend="eager", which interprets the graph; backend="aot_eager", to tell whether it is code generation',
     )
 
 
-def with_gradients_out(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, list[int]]:
+def gradients_as_outputs(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, list[int]]:
     """A copy of a graph that returns the gradients which it would accumulate, behind what it returned before.
 
     Hooks are left out as by `GradientCollector`.
@@ -94,7 +94,7 @@ def with_gradients_out(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, list[
     """
     record, hooks = placed.record, placed.hooks == "run"
     copy = torch.fx.Graph()
-    known: dict[torch.fx.Node, Any] = {}
+    copies: dict[torch.fx.Node, Any] = {}
     gradients: dict[int, Any] = {}
     sizes = {size.graph_node: size.value for size in record.sizes}
     for node, row in zip(placed.module.graph.nodes, record.graph_nodes, strict=True):
@@ -103,22 +103,22 @@ def with_gradients_out(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, list[
             accumulates = node.target is torch_adapter.call_accumulate_grad
             read = torch_adapter.accumulated_gradient if accumulates else torch_adapter.hook_input
             gradient = read(node.args)
-            known[node] = known[gradient] if isinstance(gradient, torch.fx.Node) else gradient
+            copies[node] = copies[gradient] if isinstance(gradient, torch.fx.Node) else gradient
             if row.autograd_node is not None:
-                gradients[row.autograd_node] = known[node]
+                gradients[row.autograd_node] = copies[node]
         elif kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and not hooks):
-            known[node] = torch.fx.map_arg(torch_adapter.hook_input(node.args), known.__getitem__)
+            copies[node] = torch.fx.map_arg(torch_adapter.hook_input(node.args), copies.__getitem__)
         elif node.target is torch_adapter.unwrap_size:
-            known[node] = sizes[row.inputs[0]]
+            copies[node] = sizes[row.inputs[0]]
         elif node.op == "output":
-            returned = torch.fx.map_arg(node.args[0], known.__getitem__)
+            returned = torch.fx.map_arg(node.args[0], copies.__getitem__)
             copy.output([*returned, *gradients.values()])
         else:
-            known[node] = copy.node_copy(node, known.__getitem__)
+            copies[node] = copy.node_copy(node, copies.__getitem__)
     return torch.fx.GraphModule(placed.module, copy), list(gradients)
 
 
-def _compiled(graph: torch.fx.GraphModule, target: Target) -> tuple[Callable[..., Any], bool]:
+def _compile(graph: torch.fx.GraphModule, target: Target) -> tuple[Callable[..., Any], bool]:
     """The compiled graph, and whether torch.compile made it.
 
     A callable that takes one argument is a compiler function, as compiled autograd takes it; one that takes the example
@@ -134,21 +134,21 @@ def _takes_inputs(function: Callable[..., Any]) -> bool:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a callable in C
         return False
-    needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(needed) >= 2
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.default is p.empty and p.kind in positional for p in parameters) >= 2
 
 
-def _lowered(graph: torch.fx.GraphModule, placed: PlacedGraph) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
+def _traced(graph: torch.fx.GraphModule, placed: PlacedGraph) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
     """A graph of operators alone, as they are called at the target, and its inputs."""
     assert placed.mode is not None  # or nothing would need tracing
     inputs, *rest = placed.call_args
-    places = [place for place, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+    indices = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
 
     def flat(*tensors: torch.Tensor) -> list[Any]:
-        given = list(inputs)
-        for place, tensor in zip(places, tensors, strict=True):
-            given[place] = tensor
-        return list(torch.fx.Interpreter(graph).run(given, *rest))
+        values = list(inputs)
+        for i, tensor in zip(indices, tensors, strict=True):
+            values[i] = tensor
+        return list(torch.fx.Interpreter(graph).run(values, *rest))
 
-    tensors = [inputs[place] for place in places]
+    tensors = [inputs[i] for i in indices]
     return torch_adapter.operators_of(flat, tensors, placed.mode), tuple(tensors)

@@ -1,7 +1,7 @@
 """Backwards that have a kernel on one kind of device only, computed by their formula from plain operators.
 
-A graph captured on the CPU calls the CPU's fused attention, one captured on CUDA calls CUDA's. Elsewhere, and in a
-dtype that the kernel does not take, what they compute is computed op by op, from what the forward saved.
+A graph captured on the CPU calls the CPU's fused attention, one captured on CUDA calls CUDA's. On other devices, and in
+a dtype that the kernel does not take, the same gradients are computed op by op, from what the forward saved.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Operands = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Formula:
-    """How to compute what a kernel computes."""
+    """How to compute the results of a kernel from plain operators."""
 
     device: str
-    """The kind of device that has the kernel,"""
+    """The kind of device that has the kernel."""
     dtypes: frozenset[torch.dtype]
-    """and for which dtypes."""
+    """The dtypes that the kernel takes."""
     compute: Callable[[Operands], Any]
     workspace: bool = False
-    """Whether the kernel also takes bytes that its forward has left, which mean something in that one dtype only. In
-    another dtype it would read nonsense, and write to them."""
+    """Whether the kernel also takes bytes that its forward has left, valid in that one dtype only. In another dtype it
+    would read them as something else, and write to them."""
 
 
 # ---------------------------------------------------------------------------------------------------------- attention

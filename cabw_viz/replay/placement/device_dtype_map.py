@@ -23,13 +23,13 @@ COMPLEX: dict[torch.dtype, torch.dtype] = {
 
 
 class DeviceDtypeMap:
-    """What becomes of devices, dtypes and tensors on the way to a target.
+    """Maps devices, dtypes and tensors to those of a target.
 
     Where a capture has tensors on an accelerator, those on the CPU beside them (scalars, lengths) stay there, unless
-    the CPU is where all go. Integers and booleans keep their dtype.
+    the target is the CPU. Integers and booleans keep their dtype.
 
     Args:
-        target: where to.
+        target: device and dtype.
         tensors: all tensors of the capture.
     """
 
@@ -39,8 +39,8 @@ class DeviceDtypeMap:
         self._kinds = {tensor.device.type for tensor in captured}
         self._dtypes = {tensor.dtype for tensor in captured}
         self._cpu_stays = bool(self._kinds - {"cpu", "meta"})
-        self.at: int | None = None
-        """The place of the tensor that is being moved, among those given."""
+        self.current: int | None = None
+        """The index of the tensor that is being moved."""
 
     @property
     def relocates(self) -> bool:
@@ -60,7 +60,7 @@ class DeviceDtypeMap:
         return self.target.device is not None or self.target.dtype is not None
 
     def device(self, device: torch.device) -> torch.device:
-        """Where what was on a device goes."""
+        """The device to which a tensor on this one goes."""
         target = self.target.device
         if target is None or device.type == "meta":
             return device
@@ -69,7 +69,7 @@ class DeviceDtypeMap:
         return target
 
     def dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """In which dtype what was in a dtype goes on.
+        """The dtype that a tensor of this one gets.
 
         Raises:
             CabwError: for complex numbers, where none go with the target's dtype.
@@ -93,38 +93,36 @@ class DeviceDtypeMap:
     def tensors(self, tensors: Sequence[Any]) -> list[Any]:
         """Tensors at the target; anything else as it is.
 
-        One that stands twice among them is moved once, and views of one memory stay that. Strides are kept.
+        A tensor that is there twice is moved once, and views of one memory stay that. Strides are kept.
 
         Raises:
-            CabwError: a tensor cannot go there; names it by its place.
+            CabwError: a tensor cannot go there; `current` is its index.
         """
         moved: list[Any] = list(tensors)
-        goes = [
-            place for place, tensor in enumerate(tensors) if isinstance(tensor, torch.Tensor) and self._goes(tensor)
-        ]
-        plain = [place for place in goes if _is_plain(tensors[place])]
+        moving = [i for i, tensor in enumerate(tensors) if isinstance(tensor, torch.Tensor) and self._moves(tensor)]
+        plain = [i for i in moving if _is_plain(tensors[i])]
         known: dict[int, torch.Tensor] = {}
-        for piece in _pieces([(place, tensors[place]) for place in plain]):
-            self.at = piece.tensors[0][0]
-            memory = self._copied(piece.memory())
-            for place, tensor in piece.tensors:
+        for piece in _pieces([(i, tensors[i]) for i in plain]):
+            self.current = piece.tensors[0][0]
+            memory = self._copy_of(piece.memory())
+            for i, tensor in piece.tensors:
                 view = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - piece.start)
-                moved[place] = known.setdefault(id(tensor), _like(tensor, view))
-        for place in goes:
-            if place not in plain and not _is_plain(tensors[place]):
-                self.at = place
-                moved[place] = known.setdefault(id(tensors[place]), self._as_it_can(tensors[place]))
+                moved[i] = known.setdefault(id(tensor), _like(tensor, view))
+        for i in moving:
+            if i not in plain and not _is_plain(tensors[i]):
+                self.current = i
+                moved[i] = known.setdefault(id(tensors[i]), self._moved_by_itself(tensors[i]))
         return moved
 
-    def _goes(self, tensor: torch.Tensor) -> bool:
+    def _moves(self, tensor: torch.Tensor) -> bool:
         return self.device(tensor.device) != tensor.device or self.dtype(tensor.dtype) != tensor.dtype
 
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
         # One after the other: a device without float64 cannot make a float64 tensor for the CPU.
         return tensor.to(self.device(tensor.device)).to(self.dtype(tensor.dtype))
 
-    def _as_it_can(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of a subclass or another layout: it must know itself how to be moved."""
+    def _moved_by_itself(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of a subclass or another layout, moved by its own `.to`."""
         device, dtype = self.device(tensor.device), self.dtype(tensor.dtype)
         try:
             moved = tensor.detach().to(device=device, dtype=dtype)
@@ -179,11 +177,11 @@ class _Piece:
 
 
 def _pieces(tensors: Sequence[tuple[int, torch.Tensor]]) -> list[_Piece]:
-    """The stretches of memory that tensors cover; what overlaps is in one."""
+    """The stretches of memory that tensors cover; tensors that overlap are in one."""
     groups: dict[tuple[Any, torch.dtype], list[_Piece]] = {}
-    for place, tensor in tensors:
+    for index, tensor in tensors:
         key = torch_adapter.storages_of(tensor)[0][0], tensor.dtype
-        groups.setdefault(key, []).append(_Piece(*_stretch(tensor), [(place, tensor)]))
+        groups.setdefault(key, []).append(_Piece(*_stretch(tensor), [(index, tensor)]))
     merged: list[_Piece] = []
     for group in groups.values():
         group.sort(key=lambda piece: piece.start)

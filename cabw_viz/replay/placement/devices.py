@@ -1,4 +1,4 @@
-"""Devices, dtypes and compilers by name; what is not here is refused with a list of what is."""
+"""Devices, dtypes and compilers by name; an unknown name is refused with a list of those that are there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cabw_viz.errors import CabwError
 Compiler = Callable[..., Any]
 
 
-def device_named(name: str | torch.device) -> torch.device:
+def resolve_device(name: str | torch.device) -> torch.device:
     """The device of this name; `auto` is the current accelerator.
 
     Raises:
@@ -30,7 +30,7 @@ def device_named(name: str | torch.device) -> torch.device:
         raise _absent(name, "this torch finds no accelerator")
     if device.type == "meta":
         raise _absent(name, "tensors on it have no values")
-    if ":" in str(device) and str(device) not in devices_here() and device.type in _counted():
+    if ":" in str(device) and str(device) not in available_devices() and device.type in _counted():
         raise _absent(name, f"there is no number {device.index} of it")
     try:
         torch.empty(0, device=device)
@@ -45,26 +45,26 @@ def _accelerator() -> torch.device | None:
 
 def _counted() -> set[str]:
     """The kinds of devices of which all are listed."""
-    return {name.partition(":")[0] for name in devices_here()} - {"cpu"}
+    return {name.partition(":")[0] for name in available_devices()} - {"cpu"}
 
 
 def _absent(name: object, why: str) -> CabwError:
-    here = devices_here()
+    devices = available_devices()
     return CabwError(
         f"there is no device {str(name)!r} here: {why.rstrip('.')}",
-        expected="one of " + ", ".join(here),
-        try_=f"device={here[-1]!r}, or none, for where it was captured",
+        expected="one of " + ", ".join(devices),
+        try_=f"device={devices[-1]!r}, or none, for where it was captured",
     )
 
 
-def devices_here() -> list[str]:
+def available_devices() -> list[str]:
     """The devices of this machine, as torch names them."""
     accelerator = _accelerator()
     count = torch.accelerator.device_count() if accelerator is not None else 0
     return ["cpu", *(f"{accelerator.type}:{index}" for index in range(count) if accelerator is not None)]
 
 
-def dtype_named(name: str | torch.dtype) -> torch.dtype:
+def resolve_dtype(name: str | torch.dtype) -> torch.dtype:
     """The dtype of this name, with or without `torch.`.
 
     Raises:
@@ -80,16 +80,16 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype:
     )
 
 
-def backend_named(name: str | Compiler) -> str | Compiler:
+def resolve_backend(name: str | Compiler) -> str | Compiler:
     """A backend that a captured graph can be run with; `eager` interprets it.
 
     Raises:
         CabwError: there is none of this name; lists those that are.
     """
-    return compiler_named(name, also=("eager",))
+    return resolve_compiler(name, also=("eager",))
 
 
-def compiler_named(name: str | Compiler, also: Sequence[str] = ()) -> str | Compiler:
+def resolve_compiler(name: str | Compiler, also: Sequence[str] = ()) -> str | Compiler:
     """A backend that torch.compile takes: one of its names, or any callable.
 
     Args:
@@ -99,13 +99,13 @@ def compiler_named(name: str | Compiler, also: Sequence[str] = ()) -> str | Comp
     Raises:
         CabwError: there is none of this name; lists those that are.
     """
-    here = torch.compiler.list_backends(exclude_tags=())
-    if callable(name) or name in here:
+    backends = torch.compiler.list_backends(exclude_tags=())
+    if callable(name) or name in backends:
         return name
-    listed = dict.fromkeys([*also, *(backend for backend in here if "TESTING" not in backend)])
-    near = difflib.get_close_matches(str(name), listed, n=1)
+    names = dict.fromkeys([*also, *(backend for backend in backends if "TESTING" not in backend)])
+    near = difflib.get_close_matches(str(name), names, n=1)
     raise CabwError(
         f"there is no backend {name!r} here",
-        expected="a callable, or one of " + ", ".join(listed),
+        expected="a callable, or one of " + ", ".join(names),
         try_=f"backend={near[0] if near else 'aot_eager'!r}",
     )

@@ -1,4 +1,4 @@
-"""What happens when a device has no memory left for a replay."""
+"""Turns running out of memory in a replay into a CabwError, and releases what the run had kept."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
 
 
 @contextmanager
-def oom_as_cabw_error(doing: Callable[[], str], device: torch.device | None) -> Iterator[None]:
+def oom_as_cabw_error(activity: Callable[[], str], device: torch.device | None) -> Iterator[None]:
     """A context in which running out of memory becomes a clear error, with nothing of the run kept alive.
 
     Args:
-        doing: says what was being done, for the message.
+        activity: returns what was being done, for the message: `the inputs was being moved`.
         device: where the run is, if it was moved.
 
     Raises:
@@ -29,25 +29,25 @@ def oom_as_cabw_error(doing: Callable[[], str], device: torch.device | None) -> 
     except Exception as error:  # of any other kind goes on
         if not is_out_of_memory(error):
             raise
-        told, said = doing(), str(error).partition("\n")[0]
-        _let_go(error)
+        during, reason = activity(), str(error).partition("\n")[0]
+        _release_frames(error)
     else:
         return
     gc.collect()
     _empty_cache()
     raise CabwError(
-        f"there was not enough memory{'' if device is None else f' on {device}'} when {told}: {said}",
+        f"there was not enough memory{'' if device is None else f' on {device}'} when {during}: {reason}",
         expected="room for the captured inputs and for the gradients on their way",
         try_="another device, a smaller batch, or only= in capture(), to hold fewer graphs at once",
     ) from None
 
 
-def _let_go(error: BaseException) -> None:
-    """Empty the frames that an error, or what it came from, keeps alive."""
-    seen: BaseException | None = error
-    while seen is not None:
-        traceback.clear_frames(seen.__traceback__)
-        seen.__traceback__, seen = None, seen.__context__
+def _release_frames(error: BaseException) -> None:
+    """Clear the frames that an error, or an error before it, keeps alive."""
+    current: BaseException | None = error
+    while current is not None:
+        traceback.clear_frames(current.__traceback__)
+        current.__traceback__, current = None, current.__context__
 
 
 def _empty_cache() -> None:

@@ -126,7 +126,7 @@ def _moved_inputs(record: CaptureRecord, inputs: list[Any], mapping: DeviceDtype
     wanted = [None if index in unread else tensor for index, tensor in enumerate(inputs)]
 
     def activity() -> str:
-        lifted = next((row for row in record.inputs if row.index == mapping.at), None)
+        lifted = next((row for row in record.inputs if row.index == mapping.current), None)
         return f"{'the inputs' if lifted is None else record.input_label(lifted)} was being moved"
 
     with oom_as_cabw_error(activity, mapping.target.device):

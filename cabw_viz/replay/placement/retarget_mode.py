@@ -1,4 +1,4 @@
-"""What a dispatcher is told while a graph runs at a target it was not captured for."""
+"""A dispatch mode that rewrites dtypes and replaces missing kernels in a replay on another device or dtype."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ IN_SINGLE_PRECISION: dict[str, tuple[str, ...]] = {
     **{f"aten.{name}_backward.default": _STATISTICS for name in _NORMS},
     **{f"aten._scaled_dot_product_{name}_backward.default": ("logsumexp",) for name in _ATTENTIONS},
 }
-"""What kernels that compute in half precision take in single precision, by the operator. The statistics of norms they
-take in half too on the CPU, and only so."""
+"""Operands that half-precision kernels take in single precision, by operator. On the CPU the statistics of norms are in
+half precision too, and must be."""
 
 IN_THE_CAPTURED_DTYPE = frozenset({"aten._cudnn_rnn_backward.default", "aten.miopen_rnn_backward.default"})
-"""What takes bytes that its forward has left (`reserve`), which mean something in that one dtype only, and for which
-there is no formula here."""
+"""Operators that take bytes which their forward has left (`reserve`), valid in that one dtype only, and which have no
+formula here."""
 
 
 class RetargetMode(torch_adapter.InfraMode):
-    """Maps the dtypes that operators are asked for, and stands in for kernels that a device does not have.
+    """Maps the dtypes in the arguments of operators, and computes what a device has no kernel for.
 
     A graph holds dtypes as plain numbers that cannot be told from sizes; once a call reaches the dispatcher they have
-    a type. Backwards of fused attention exist on one kind of device only; elsewhere their formula is computed. Norms
-    on an accelerator want their statistics in single precision where all else is in half.
+    a type. Backwards of fused attention exist on one kind of device only; on others their formula is computed.
+    Norms on an accelerator take their statistics in single precision where all else is in half.
     """
 
-    def __init__(self, moving: DeviceDtypeMap) -> None:
+    def __init__(self, mapping: DeviceDtypeMap) -> None:
         super().__init__()
-        self._moving = moving
+        self._mapping = mapping
         self._paused = False
         self.decomposed: dict[str, None] = {}
         """Operators that were computed by their formula, in order."""
@@ -58,23 +58,23 @@ class RetargetMode(torch_adapter.InfraMode):
         kwargs = kwargs or {}
         if self._paused:
             return func(*args, **kwargs)
-        if self._moving.target.dtype is not None:
-            args, kwargs = torch_adapter.tree_map_only(torch.dtype, self._moving.dtype, (args, kwargs))
+        if self._mapping.target.dtype is not None:
+            args, kwargs = torch_adapter.tree_map_only(torch.dtype, self._mapping.dtype, (args, kwargs))
         name = str(func)
         if name in DECOMPOSITIONS:
             operands = torch_adapter.operands(func, args, kwargs)
             if not _has_kernel(DECOMPOSITIONS[name], operands) or (
-                DECOMPOSITIONS[name].workspace and self._moving.retypes
+                DECOMPOSITIONS[name].workspace and self._mapping.retypes
             ):
                 self.decomposed[name] = None
                 return DECOMPOSITIONS[name].compute(operands)
-        if name in IN_THE_CAPTURED_DTYPE and self._moving.retypes:
+        if name in IN_THE_CAPTURED_DTYPE and self._mapping.retypes:
             raise CabwError(
-                f"{name} takes bytes that its forward has left, which mean something in the captured dtype only",
+                f"{name} takes bytes that its forward has left, which are valid in the captured dtype only",
                 expected="the dtype of the capture for this backward",
                 try_="torch.backends.cudnn.flags(enabled=False) around the forward",
             )
-        if name in IN_SINGLE_PRECISION and self._moving.target.dtype in _HALF:
+        if name in IN_SINGLE_PRECISION and self._mapping.target.dtype in _HALF:
             return func(**_with_single(IN_SINGLE_PRECISION[name], torch_adapter.operands(func, args, kwargs)))
         return func(*args, **kwargs)
 
@@ -87,8 +87,8 @@ def _has_kernel(formula: Formula, operands: Operands) -> bool:
 def _with_single(names: tuple[str, ...], operands: Operands) -> dict[str, Any]:
     """Operands with those of some names in single precision."""
 
-    def one(name: str, value: Any) -> Any:
-        wanted = name in names and isinstance(value, torch.Tensor)
-        return value.float() if wanted and (name == "logsumexp" or value.device.type != "cpu") else value
+    def operand(name: str, value: Any) -> Any:
+        is_single = name in names and isinstance(value, torch.Tensor)
+        return value.float() if is_single and (name == "logsumexp" or value.device.type != "cpu") else value
 
-    return {name: one(name, value) for name, value in operands.items()}
+    return {name: operand(name, value) for name, value in operands.items()}

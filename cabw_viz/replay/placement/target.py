@@ -8,7 +8,7 @@ import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.record.options import EAGER
-from cabw_viz.replay.placement.devices import Compiler, backend_named, device_named, dtype_named
+from cabw_viz.replay.placement.devices import Compiler, resolve_backend, resolve_device, resolve_dtype
 
 HALF_BITS = 16
 
@@ -62,7 +62,7 @@ def resolve_target(
     dtype: str | torch.dtype | None = None,
     backend: str | Compiler = EAGER,
 ) -> Target:
-    """The target of these names.
+    """The target that these names mean.
 
     Args:
         device: anything torch names, `auto` for the current accelerator, or None.
@@ -72,15 +72,15 @@ def resolve_target(
     Raises:
         CabwError: there is no such thing here; lists what there is.
     """
-    named = None if dtype is None else dtype_named(dtype)
-    if named is not None and (named.is_complex or torch.finfo(named).bits < HALF_BITS):
+    resolved = None if dtype is None else resolve_dtype(dtype)
+    if resolved is not None and (resolved.is_complex or torch.finfo(resolved).bits < HALF_BITS):
         raise CabwError(
-            f"a graph cannot be run in {named}",
+            f"a graph cannot be run in {resolved}",
             expected="float64, float32, bfloat16 or float16; complex numbers follow in the same precision",
             try_="dtype='float64'",
         )
     return Target(
-        None if device is None else torch.empty(0, device=device_named(device)).device,  # `cuda:0` for `cuda`
-        named,
-        EAGER if backend == EAGER else backend_named(backend),
+        None if device is None else torch.empty(0, device=resolve_device(device)).device,  # `cuda:0` for `cuda`
+        resolved,
+        EAGER if backend == EAGER else resolve_backend(backend),
     )

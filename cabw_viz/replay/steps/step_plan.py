@@ -14,7 +14,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.tolerance import tolerance_for
 from cabw_viz.record.options import EAGER
-from cabw_viz.replay.placement.devices import Compiler, compiler_named, device_named, dtype_named
+from cabw_viz.replay.placement.devices import Compiler, resolve_compiler, resolve_device, resolve_dtype
 from cabw_viz.replay.steps.step_under_test import StepUnderTest
 
 AGAINST = "against={'mine': torch.compile(step)}"
@@ -100,7 +100,7 @@ def mode_for(backend: str | Compiler) -> StepMode:
     known = {mode.name: mode for mode in (EAGER_STEP, COMPILED_AUTOGRAD)}  # AS_IS runs only where it adds something
     if isinstance(backend, str) and backend in known:
         return known[backend]
-    compiler = compiler_named(backend, also=tuple(known))
+    compiler = resolve_compiler(backend, also=tuple(known))
     name = compiler if isinstance(compiler, str) else getattr(compiler, "__name__", type(compiler).__name__)
 
     def compiled_step(step: StepUnderTest) -> Callable[[], Any]:
@@ -224,8 +224,8 @@ class _Builder:
 
 
 def _variants(arguments: CompareArguments) -> tuple[Variant, ...]:
-    devices = _named(arguments, "device", arguments.devices, device_named)
-    dtypes = _named(arguments, "dtype", arguments.dtypes, dtype_named)
+    devices = _named(arguments, "device", arguments.devices, resolve_device)
+    dtypes = _named(arguments, "dtype", arguments.dtypes, resolve_dtype)
     return tuple(Variant(device, dtype) for device in devices for dtype in dtypes)
 
 
