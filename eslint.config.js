@@ -25,8 +25,8 @@ export default [
   },
   {
     // Older than these rules.
-    files: ["arrange", "boxes", "camera", "columns", "encode", "families", "frame", "graph", "input", "levels", "main"]
-      .concat(["minimap", "overlay", "panels/chart", "panels/group", "panels/overview", "tiles", "tree", "wrap"])
+    files: ["arrange", "boxes", "columns", "encode", "families", "graph", "levels", "overlay", "tiles", "tree", "wrap"]
+      .concat(["panels/chart", "panels/group", "panels/overview"])
       .map((name) => `cabw_viz/views/inspector/src/${name}.js`),
     rules: Object.fromEntries(
       ["max-lines", "max-lines-per-function", "no-control-regex", "no-shadow", "one-var", "prefer-template"].map(

@@ -38,10 +38,10 @@ REPEATS = 3
 PAN = """zoom => new Promise(done => {
   const i = %s, r = i.renderer, began = performance.now();
   let n = 0;
-  r.view = { x: -100, y: i.scene.h / 3, k: zoom };
+  i.camera.move({ x: -100, y: i.scene.h / 3, k: zoom }, false);
   const step = () => {
     n++;
-    r.view = { ...r.view, y: r.view.y + 6 / zoom, x: r.view.x + Math.sin(n / 9) / zoom };
+    i.camera.pan(r.view.x + Math.sin(n / 9) / zoom, r.view.y + 6 / zoom);
     r.draw();
     const past = performance.now() - began;
     if (past < 1500) requestAnimationFrame(step); else done((n / past) * 1000);
@@ -66,7 +66,7 @@ LEVEL = """level => new Promise(done => {
   const i = %s, began = performance.now();
   i.setLevel(level);
   const look = () => {
-    if (i.level === level && !i.switching && !i.pending && !i.layout.waiting && i.renderer.complete)
+    if (i.level === level && !i.picture.switching && !i.pending && !i.picture.layout.waiting && i.renderer.complete)
       requestAnimationFrame(() => done(performance.now() - began));
     else requestAnimationFrame(look);
   };

@@ -42,7 +42,7 @@ class Inspected:
 
     def settle(self) -> None:
         self.page.wait_for_timeout(60)
-        self.page.wait_for_function(f"!{INSPECTOR}.layout.waiting && !{INSPECTOR}.camera.moving?.busy")
+        self.page.wait_for_function(f"!{INSPECTOR}.picture.layout.waiting && !{INSPECTOR}.camera.moves")
         self.page.wait_for_timeout(280)  # motion takes 200 ms
 
     def where(self, key: str) -> list[float]:

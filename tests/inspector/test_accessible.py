@@ -166,11 +166,11 @@ def test_the_graph_by_keyboard(keyboard):
     found = keyboard.found
     keyboard.to("tree").press("Home")
     assert found.selection == "n0"
-    view = found.get("renderer.view")
+    view = found.get("camera.view")
     keyboard.press("+")
-    assert found.get("renderer.view.k") > view["k"]
+    assert found.get("camera.view.k") > view["k"]
     keyboard.press("-", "0")
-    assert found.get("renderer.view.k") == pytest.approx(1)
+    assert found.get("camera.view.k") == pytest.approx(1)
     keyboard.press("End")
     assert found.selection != "n0"
     found.do("i.select('g:layers')")
@@ -189,20 +189,20 @@ def test_panels_by_keyboard(keyboard):
     keyboard.to("tab", "Node")
     for name in ("metadata", "parity", "memory", "misses", "code"):
         keyboard.press("ArrowRight")
-        assert found.get("tab") == name
+        assert found.get("panels.tab") == name
     keyboard.press("ArrowLeft", "ArrowLeft", "ArrowLeft")
-    assert found.get("tab") == "parity"
+    assert found.get("panels.tab") == "parity"
     keyboard.to("button", "max rel").press("Enter")
-    assert found.do("return i.ui.parityList.by") == "rel"
+    assert found.do("return i.panels.state('parity list').by") == "rel"
     keyboard.to("radio", "Differ").press("ArrowRight")
-    assert found.do("return i.ui.parityList.show") != "bad"
+    assert found.do("return i.panels.state('parity list').show") != "bad"
     keyboard.to("button", "layers.").press("Enter")
     assert found.selection.startswith("n")
     # The panel was built anew; where one was, one goes on.
     assert keyboard.at[0] != "body"
     keyboard.to("tab", "Parity").press("ArrowRight")
     keyboard.to("button", "Open layers").press("Enter")
-    assert found.do("return i.ui.memory.has('layers')")
+    assert found.do("return i.panels.state('open in memory').has('layers')")
 
 
 def test_search_by_keyboard(keyboard):

@@ -237,7 +237,7 @@ def test_colour_by_time_has_a_legend_that_filters(blocks, record):
     chip = blocks.page.locator(".cabw-chip", has_text="half of the slowest")
     assert chip.inner_text().endswith(str(len(slow)))
     chip.click()
-    assert blocks.do("return i.reach.kept[i.graph.root.index]") == len(slow)
+    assert blocks.do("return i.picture.reach.kept[i.graph.root.index]") == len(slow)
     assert "in all nodes" in blocks.panel
     blocks.do(f"i.reveal('n{slow[0].number}')")
     assert "64.0 ms" in blocks.panel
@@ -316,7 +316,7 @@ def test_going_to_another_level_can_be_cancelled(browser, large):
 
 def test_a_first_layout_that_is_cancelled_leaves_modules(browser, large):
     with inspected(browser, large, state="#level=autograd") as found:
-        found.do(f"i.scene = null; i.setLevel('autograd'); {CANCEL}")
+        found.do(f"i.picture.scene = null; i.setLevel('autograd'); {CANCEL}")
         assert found.expanded == set()
         assert found.do("return i.scene.count") < 20
 
@@ -324,7 +324,7 @@ def test_a_first_layout_that_is_cancelled_leaves_modules(browser, large):
 def test_the_share_of_a_layout_that_is_done_is_told(browser, large):
     with inspected(browser, large) as found:
         found.do(
-            "i.layout.waiting = null; i.toggle('layers'); i.layout.waiting.told(0.4);"
-            " window.words = i.busyText.textContent;"
+            "i.picture.layout.waiting = null; i.toggle('layers'); i.picture.layout.waiting.told(0.4);"
+            " window.words = i.busy.text.textContent;"
         )
         assert found.page.evaluate("words") == "Laying out… 40%"

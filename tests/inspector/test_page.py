@@ -292,7 +292,7 @@ def test_a_pinch_zooms_around_the_fingers(browser, saved):
             devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
             found.page.wait_for_timeout(30)
 
-        at = "const [x, y] = i.renderer.toWorld(300, 200); return [x, y, i.renderer.view.k];"
+        at = "const [x, y] = i.renderer.toWorld(300, 200); return [x, y, i.camera.view.k];"
         x, y, zoom = found.do(at)
         touch("touchStart", (250, 200), (350, 200))
         for spread in (60, 80, 100):
@@ -332,17 +332,17 @@ def test_wheel_and_drag(blocks):
     blocks.do("i.setLevel('autograd')")
     x, y = blocks.do("const r = i.tree.getBoundingClientRect(); return [r.left + 200, r.top + 200];")
     blocks.page.mouse.move(x, y)
-    before = blocks.get("renderer.view")
+    before = blocks.get("camera.view")
     blocks.page.mouse.wheel(0, 300)
     blocks.settle()
-    panned = blocks.get("renderer.view")
+    panned = blocks.get("camera.view")
     assert panned["y"] > before["y"]
     assert panned["k"] == before["k"]
     blocks.page.keyboard.down("Control")
     blocks.page.mouse.wheel(0, -100)
     blocks.page.keyboard.up("Control")
     blocks.settle()
-    assert blocks.get("renderer.view.k") > panned["k"]
+    assert blocks.get("camera.view.k") > panned["k"]
     blocks.page.mouse.down()
     blocks.page.mouse.move(x + 50, y + 20)
     blocks.page.mouse.up()
@@ -420,7 +420,7 @@ def test_it_works_inside_a_shadow_root(browser, saved):
         found.page.locator(".cabw-tabs button", has_text="Node").focus()
         found.page.keyboard.press("ArrowRight")
         found.page.keyboard.press("ArrowRight")
-        assert found.page.evaluate("inner.inspector.tab") == "parity"
+        assert found.page.evaluate("inner.inspector.panels.tab") == "parity"
         assert found.page.evaluate("inner.getRootNode().activeElement.textContent").startswith("Parity")
         found.page.locator(".cabw-row.cabw-parity:not(.cabw-cols)").nth(2).focus()
         found.page.keyboard.press("Enter")
@@ -492,7 +492,7 @@ def test_a_task_says_how_it_goes(browser, saved):
         assert found.page.evaluate("sent") == {"type": "run", "what": "parity", "options": options}
         assert "Asked the kernel" in found.panel
         assert found.page.locator(".cabw-button").is_disabled()
-        found.do("i.asked.at -= 9000; i.refreshPanel();")
+        found.do("i.task.latest.at -= 9000; i.refreshPanel();")
         assert "the kernel is busy with a cell, or gone" in found.panel
         found.page.evaluate(told, {"task": {"what": "parity", "state": "running"}})
         assert "Interrupt the kernel to stop it" in found.panel

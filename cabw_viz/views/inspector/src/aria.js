@@ -14,8 +14,8 @@ export class AriaTree {
   prefix = `cabw${++instances}-t-`;
   shown = new Map();
 
-  constructor(ins) {
-    this.ins = ins;
+  constructor(inspector) {
+    this.inspector = inspector;
   }
 
   /** After a movement has settled; assistive technology reads much slower than the view pans. */
@@ -25,8 +25,8 @@ export class AriaTree {
   }
 
   update() {
-    const { ins } = this;
-    const { renderer, scene } = ins;
+    const { inspector } = this;
+    const { renderer, scene } = inspector;
     if (!scene) return;
     const list = renderer.inSight(MOST);
     const selected = scene.box(renderer.state.selection);
@@ -39,7 +39,7 @@ export class AriaTree {
         this.shown.get(b.item)?.open === (b.kind === "open") ? this.shown.get(b.item) : this.#element(b),
       );
     this.shown = keep;
-    ins.tree.replaceChildren(...[...keep.values()].map((e) => e.el));
+    inspector.tree.replaceChildren(...[...keep.values()].map((e) => e.el));
     this.select();
   }
 
@@ -73,11 +73,11 @@ export class AriaTree {
 
   /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */
   select() {
-    const { tree, renderer, drawn } = this.ins;
+    const { tree, renderer, drawn } = this.inspector;
     const item = drawn.item(renderer.state.selection);
     const known = item && this.shown.get(item);
     tree.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
-    if (item && !known && this.ins.scene?.box(renderer.state.selection)) return this.update();
+    if (item && !known && this.inspector.scene?.box(renderer.state.selection)) return this.update();
     if (known) {
       known.el.setAttribute("aria-selected", "true");
       tree.setAttribute("aria-activedescendant", known.el.id);

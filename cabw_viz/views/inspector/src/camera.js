@@ -1,5 +1,5 @@
-/** Where the view is and how it moves: fit, show, zoom, and what follows a drawn frame (zoom figure, breadcrumb). */
-import { h } from "./dom.js";
+/** Where the view is and how it moves: fit, show, zoom, pan; and what follows a drawn frame: the zoom's figure, the breadcrumb. */
+import { LOD } from "./lod.js";
 
 const MOTION = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 200;
 const READABLE = 0.8;
@@ -7,151 +7,195 @@ const ZOOM = [0.0004, 4];
 const NEWSPAPER = 0.16; // below this zoom a whole spine shows nothing: it is wrapped into columns
 
 export class Camera {
-  moving = null;
+  /** The world's point at the top left of the canvas, and pixels per unit of the world. */
+  view = { x: 0, y: 0, k: 1 };
+  #motion = null;
+  #lastFit = null; // "wide" or "whole" until the view is moved in another way
+  #fitted = false;
+  #crumbs = null;
 
-  constructor(ins) {
-    this.ins = ins;
+  constructor(inspector) {
+    this.inspector = inspector;
   }
 
+  /** Whether the view is on its way. */
+  get moves() {
+    return this.#motion !== null;
+  }
+
+  /** The part of the canvas that nothing covers. */
   room() {
-    const { renderer: r, mapCanvas } = this.ins;
-    return { w: Math.max(50, r.w - mapCanvas.clientWidth - 48), h: Math.max(50, r.h - 84) };
+    const { renderer, frame } = this.inspector;
+    return { w: Math.max(50, renderer.w - frame.map.clientWidth - 48), h: Math.max(50, renderer.h - 84) };
   }
   aspect() {
     const { w, h } = this.room();
     return w / h;
   }
 
+  /** Fits the first picture, once the canvas has a size. */
+  firstFit(sized = this.inspector.renderer.w > 0) {
+    if (this.#fitted || !sized || !this.inspector.scene) return;
+    this.#fitted = true;
+    this.fit(false);
+  }
+
   /** First to the readable width; again for the whole graph, a long one wrapped into columns; and back. */
   fit(animate = true) {
-    const { ins } = this;
+    const { picture, scene } = this.inspector;
+    if (!scene) return;
     const { w, h } = this.room();
-    const s = ins.scene;
-    if (!s) return;
-    const whole = Math.min(1.2, w / s.w, h / s.h);
-    if (animate && ins.wrapped) {
-      ins.wrapped = false;
-      ins.lastFit = null;
-      return ins.rebuild(null, { then: () => this.fit(false) });
+    const whole = Math.min(1.2, w / scene.w, h / scene.h);
+    if (animate && picture.wrapped) {
+      this.#lastFit = null;
+      picture.wrap(false).then((drawn) => drawn && this.fit(false));
+      return;
     }
-    const again = animate && ins.lastFit === "wide";
-    if (again && whole < NEWSPAPER) {
-      ins.wrapped = true;
-      ins.lastFit = "whole";
-      return ins.rebuild(null, { then: () => this.#whole(false) });
+    const again = animate && this.#lastFit === "wide";
+    this.#lastFit = whole < READABLE && !again ? "wide" : "whole";
+    if (again && whole < NEWSPAPER) picture.wrap(true).then((drawn) => drawn && this.#fitWhole(false));
+    else if (whole >= READABLE || again) this.#fitWhole(animate);
+    else {
+      const k = Math.max(READABLE, Math.min(1, w / scene.w));
+      this.move({ x: scene.w / 2 - (w / 2 + 24) / k, y: -48 / k, k }, animate);
     }
-    ins.lastFit = whole < READABLE && !again ? "wide" : "whole";
-    if (whole >= READABLE || again) return this.#whole(animate);
-    const k = Math.max(READABLE, Math.min(1, w / s.w));
-    this.move({ x: s.w / 2 - (w / 2 + 24) / k, y: -48 / k, k }, animate);
   }
 
-  #whole(animate) {
+  #fitWhole(animate) {
     const { w, h } = this.room();
-    const s = this.ins.scene;
-    const k = Math.min(1.2, w / s.w, h / s.h);
-    this.move({ x: s.w / 2 - (w / 2 + 24) / k, y: s.h / 2 - (h / 2 + 26) / k, k }, animate);
+    const { scene } = this.inspector;
+    const k = Math.min(1.2, w / scene.w, h / scene.h);
+    this.move({ x: scene.w / 2 - (w / 2 + 24) / k, y: scene.h / 2 - (h / 2 + 26) / k, k }, animate);
   }
 
-  /** Whether any of the picture is in sight. */
-  sees() {
-    const {
-      renderer: { view, w, h },
-      scene,
-    } = this.ins;
-    return view.x < scene.w && view.y < scene.h && view.x + w / view.k > 0 && view.y + h / view.k > 0;
+  /** A new picture is there; a smaller one may lie elsewhere than the old one. */
+  follow(anchored) {
+    this.firstFit();
+    if (!anchored && this.#fitted && !this.#seesPicture()) this.fit(false);
   }
 
+  #seesPicture() {
+    const { renderer, scene } = this.inspector;
+    const { x, y, k } = this.view;
+    return x < scene.w && y < scene.h && x + renderer.w / k > 0 && y + renderer.h / k > 0;
+  }
+
+  /** Brings a box into sight: by as little as it takes where it is near. */
   show(key) {
-    const { renderer, scene } = this.ins;
-    const b = scene?.box(key);
-    const { view } = renderer;
+    const { renderer, scene } = this.inspector;
+    const box = scene?.box(key);
+    if (!box) return;
+    const { view } = this;
     const { w, h } = this.room();
-    if (!b) return;
-    const k = Math.max(view.k, 0.8);
-    const cx = b.x + b.w / 2;
-    const cy = b.y + Math.min(b.h / 2, h / 2 / k);
+    const k = Math.max(view.k, READABLE);
+    const cx = box.x + box.w / 2;
+    const cy = box.y + Math.min(box.h / 2, h / 2 / k);
     const [sx, sy] = renderer.toScreen(cx, cy);
-    const half = Math.min(b.w * k, w) / 2;
-    const off = (at, low, high) => (at < low ? at - low : at > high ? at - high : 0);
-    const dx = off(sx, half + 16, w + 32 - half);
-    const dy = off(sy, 32, h - 8);
+    const half = Math.min(box.w * k, w) / 2;
+    const dx = beyond(sx, half + 16, w + 32 - half);
+    const dy = beyond(sy, 32, h - 8);
     if (k === view.k && !dx && !dy) return;
     if (k === view.k && Math.abs(dx) < w / 2 && Math.abs(dy) < h / 2)
-      return this.move({ x: view.x + dx / k, y: view.y + dy / k, k }); // near: as little as it takes
-    this.move({ x: cx - (w / 2 + 24) / k, y: cy - (h / 2 + 26) / k, k });
+      this.move({ x: view.x + dx / k, y: view.y + dy / k, k });
+    else this.move({ x: cx - (w / 2 + 24) / k, y: cy - (h / 2 + 26) / k, k });
   }
 
-  /** What lies at (sx, sy) on screen goes to (tx, ty), which is where it is if nothing else is said. */
-  zoom(factor, sx = this.ins.renderer.w / 2, sy = this.ins.renderer.h / 2, animate = false, tx = sx, ty = sy) {
-    const { renderer } = this.ins;
-    const k = Math.max(ZOOM[0], Math.min(ZOOM[1], renderer.view.k * factor));
-    const [x, y] = renderer.toWorld(sx, sy);
-    this.ins.lastFit = null;
-    this.move({ x: x - tx / k, y: y - ty / k, k }, animate);
+  /** The world's point at `from` on the screen goes to `to`; the middle of the canvas stays where neither is given. */
+  zoom(factor, { from = this.#middle(), to = from, animate = false } = {}) {
+    const k = Math.max(ZOOM[0], Math.min(ZOOM[1], this.view.k * factor));
+    const [x, y] = this.inspector.renderer.toWorld(...from);
+    this.#lastFit = null;
+    this.move({ x: x - to[0] / k, y: y - to[1] / k, k }, animate);
+  }
+
+  #middle() {
+    const { w, h } = this.inspector.renderer;
+    return [w / 2, h / 2];
+  }
+
+  /** A person moves the view to a point of the world: at once, and a fit that was made no longer holds. */
+  pan(x, y) {
+    this.#lastFit = null;
+    this.jump(x, y);
+  }
+
+  /** The view goes to a point of the world at once. */
+  jump(x, y) {
+    this.#motion = null;
+    this.#look({ ...this.view, x, y });
+  }
+
+  /** A motion ends where it is. */
+  stop() {
+    this.#motion = null;
   }
 
   move(to, animate = true) {
-    const r = this.ins.renderer;
     if (!animate || !MOTION) {
-      this.moving = null;
-      r.view = to;
-      r.request();
+      this.#motion = null;
+      this.#look(to);
       return;
     }
-    const from = { ...r.view };
+    const from = { ...this.view };
     const began = performance.now();
-    const run = (this.moving = {});
+    const motion = (this.#motion = {});
     const step = () => {
-      if (this.moving !== run) return;
+      if (this.#motion !== motion) return;
       const t = Math.min(1, (performance.now() - began) / MOTION);
-      const e = 1 - (1 - t) ** 3;
-      const k = t === 1 ? to.k : from.k * (to.k / from.k) ** e;
-      const a = from.k === to.k ? e : (k - from.k) / (to.k - from.k);
-      const sx = (v) => from[v] * from.k + (to[v] * to.k - from[v] * from.k) * a;
-      r.view = t === 1 ? to : { x: sx("x") / k, y: sx("y") / k, k };
-      r.request();
-      if (t < 1) requestAnimationFrame(step);
+      this.#look(t === 1 ? to : between(from, to, 1 - (1 - t) ** 3));
+      if (t === 1) this.#motion = null;
+      else requestAnimationFrame(step);
     };
     step();
   }
 
-  drawn() {
-    const { ins } = this;
-    const { renderer, scene } = ins;
-    const { view } = renderer;
-    const percent = view.k < 0.1 ? `${(view.k * 100).toFixed(1)}%` : `${Math.round(view.k * 100)}%`;
-    if (ins.zoomOut.textContent !== percent) ins.zoomOut.textContent = percent;
-    ins.aria.later();
-    const [x, y] = renderer.toWorld(this.room().w / 2, 44);
-    const within = (b) =>
-      b.y + 20 < view.y + 44 / view.k &&
-      b.y + b.h > y &&
-      b.h * view.k > 60 &&
-      (b.depth === 1 || (b.x < x && b.x + b.w > x));
-    const inside = ins.wrapped
-      ? []
-      : scene.frames(view.y, view.y + renderer.h / view.k, -Infinity, Infinity, view.k < 0.16 ? 2 : 255).filter(within);
-    const id = inside.map((b) => b.key).join();
-    if (this.crumbs === id) return;
-    this.crumbs = id;
-    ins.crumbs.replaceChildren(
-      ...inside
-        .flatMap((b, i) => [
-          i ? h("i", null, "›") : "",
-          h(
-            "button",
-            {
-              title: `Go to the top of ${b.item.path}`,
-              onclick: () => {
-                ins.select(b.key);
-                this.move({ x: view.x, y: b.y - 48 / view.k, k: view.k });
-              },
-            },
-            b.item.name,
-          ),
-        ])
-        .filter(Boolean),
-    );
+  #look(view) {
+    this.view = view;
+    this.inspector.renderer.request();
   }
+
+  /** A frame was drawn. */
+  drawn() {
+    const { inspector, view } = this;
+    inspector.frame.showZoom(view.k);
+    inspector.aria.later();
+    const around = inspector.picture.wrapped ? [] : this.#framesAround();
+    const id = around.map((b) => b.key).join();
+    if (this.#crumbs === id) return;
+    this.#crumbs = id;
+    inspector.frame.showCrumbs(around, (b) => {
+      inspector.select(b.key);
+      this.move({ x: view.x, y: b.y - 48 / view.k, k: view.k });
+    });
+  }
+
+  /** The open groups that the top of the view lies in, the outermost first. */
+  #framesAround() {
+    const { renderer, scene } = this.inspector;
+    const { view } = this;
+    const [x, y] = renderer.toWorld(this.room().w / 2, 44);
+    return scene
+      .frames(view.y, view.y + renderer.h / view.k, -Infinity, Infinity, view.k < LOD.round ? 2 : 255)
+      .filter(
+        (b) =>
+          b.y + 20 < view.y + 44 / view.k &&
+          b.y + b.h > y &&
+          b.h * view.k > 60 &&
+          (b.depth === 1 || (b.x < x && b.x + b.w > x)),
+      );
+  }
+}
+
+/** By how much a number lies outside of a range. */
+function beyond(value, low, high) {
+  if (value < low) return value - low;
+  return value > high ? value - high : 0;
+}
+
+/** The view at a share of the way: the zoom grows evenly, and what both views show goes straight. */
+function between(from, to, share) {
+  const k = from.k * (to.k / from.k) ** share;
+  const a = from.k === to.k ? share : (k - from.k) / (to.k - from.k);
+  const at = (axis) => (from[axis] * from.k + (to[axis] * to.k - from[axis] * from.k) * a) / k;
+  return { x: at("x"), y: at("y"), k };
 }

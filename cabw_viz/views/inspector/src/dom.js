@@ -53,6 +53,10 @@ export const ICON = {
   right: "M6 4l4 4-4 4",
 };
 
+/** A button that is a picture. */
+export const iconButton = (icon, label, onclick) =>
+  h("button.cabw-icon", { onclick, title: label, "aria-label": label }, svg(ICON[icon]));
+
 export const number = (n) => n.toLocaleString("en-US");
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 export const shape = (s) => (s.length ? s.join(" × ") : "scalar");

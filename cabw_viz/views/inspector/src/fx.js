@@ -21,7 +21,7 @@ export function pictured(code, own) {
   return { lines, edges, outside: new Set(outside), left: own.length + outside.length - lines.length };
 }
 
-export function fxPicture(ins, code, own) {
+export function fxPicture(inspector, code, own) {
   const { lines, edges, outside, left } = pictured(code, own);
   if (lines.length < 2) return null;
   const plan = layered({ width: lines.map(() => WIDTH), height: lines.map(() => HEIGHT), edges, gapX: 12, gapY: 18 });
@@ -32,7 +32,7 @@ export function fxPicture(ins, code, own) {
   for (const route of plan.routes) {
     svg.append(make("path", { d: curve(route), fill: "none", stroke: "var(--edge)", "stroke-width": 1.25 }));
   }
-  lines.forEach((line, i) => svg.append(...box(ins, code, line, outside.has(line), plan.x[i], plan.y[i])));
+  lines.forEach((line, i) => svg.append(...box(inspector, code, line, outside.has(line), plan.x[i], plan.y[i])));
   return h(
     "div.cabw-fx",
     { tabIndex: 0, role: "group", "aria-label": "Graph nodes of this autograd node" },
@@ -41,7 +41,7 @@ export function fxPicture(ins, code, own) {
   );
 }
 
-function box(ins, code, line, outside, x, y) {
+function box(inspector, code, line, outside, x, y) {
   const [name, target] = statement(code.lines[line]);
   const text = outside
     ? name
@@ -71,7 +71,7 @@ function box(ins, code, line, outside, x, y) {
   const node = code.nodeAt(line);
   if (outside && node) {
     rect.style.cursor = "pointer";
-    rect.addEventListener("click", () => ins.reveal(node.key));
+    rect.addEventListener("click", () => inspector.reveal(node.key));
   }
   return [rect, words];
 }

@@ -1,213 +1,164 @@
-/** Pointer, wheel and keys: everything a person does to the canvas. Functions of the inspector; they hold no state of their own but a drag. */
-export function pointer(ins) {
-  const el = ins.tree;
-  const at = (e) => {
-    const r = el.getBoundingClientRect();
-    return [e.clientX - r.left, e.clientY - r.top];
-  };
-  const held = new Map();
-  let drag = null;
-  let pinch = 0;
-  let middle = [0, 0];
-  el.addEventListener("pointerdown", (e) => {
+/** Pointer, wheel and keys: everything that a person does to the canvas. */
+
+const STRAY = 3; // pixels that a click may move by
+const FOLD = [20, 26]; // size of the triangle that opens a group, in the world
+const DOUBLE = 500; // milliseconds within which a second click belongs to the first
+
+/** Pointers on the canvas: hovering, clicks, dragging, pinching, the wheel. */
+export class Pointer {
+  #fingers = new Map(); // where each pointer that is down is
+  #drag = null; // where it began, the view then, and whether it has moved
+  #pinch = null; // distance and middle of two fingers
+  #openedAt = -Infinity;
+
+  constructor(inspector) {
+    this.inspector = inspector;
+    const { tree, map } = inspector.frame;
+    const on = (name, f) => tree.addEventListener(name, f);
+    on("pointerdown", (e) => this.#down(e));
+    on("pointermove", (e) => this.#move(e));
+    on("pointerup", (e) => this.#up(e));
+    on("pointercancel", (e) => this.#up(e));
+    on("pointerleave", () => this.#leave());
+    on("dblclick", (e) => this.#doubleClick(this.#place(e)));
+    tree.addEventListener("wheel", (e) => this.#wheel(e), { passive: false });
+    map.addEventListener("pointerdown", (e) => this.#mapDown(e));
+  }
+
+  #place(e) {
+    const { left, top } = this.inspector.tree.getBoundingClientRect();
+    return [e.clientX - left, e.clientY - top];
+  }
+
+  #down(e) {
     if (e.button) return;
-    el.setPointerCapture(e.pointerId);
-    held.set(e.pointerId, at(e));
-    ins.camera.moving = null;
-    drag = { from: at(e), view: { ...ins.renderer.view }, moved: false };
-    pinch = held.size === 2 ? spread(held) : 0;
-    middle = between(held);
-    ins.tooltip.show(null);
-  });
-  el.addEventListener("pointermove", (e) => {
-    const p = at(e);
-    if (held.has(e.pointerId)) held.set(e.pointerId, p);
-    if (pinch && held.size === 2) {
-      const now = spread(held);
-      const to = between(held);
-      ins.camera.zoom(now / pinch, ...middle, false, ...to);
-      pinch = now;
-      middle = to;
-      drag.moved = true;
-      drag.from = p;
-      drag.view = { ...ins.renderer.view };
-    } else if (drag && (drag.moved || Math.hypot(p[0] - drag.from[0], p[1] - drag.from[1]) > 3)) {
-      drag.moved = true;
-      ins.view.dataset.cursor = "grab";
-      ins.lastFit = null;
-      ins.renderer.view = {
-        ...drag.view,
-        x: drag.view.x - (p[0] - drag.from[0]) / drag.view.k,
-        y: drag.view.y - (p[1] - drag.from[1]) / drag.view.k,
-      };
-      ins.renderer.request();
-    } else if (!drag) {
-      const hit = ins.renderer.hit(...p);
-      const leaf = hit && !hit.frame;
-      ins.view.dataset.cursor = leaf || hit?.header ? "hit" : "";
-      ins.hover(leaf || hit?.header ? hit.key : null, hit?.cell);
-      ins.tooltip.show(leaf ? hit : null, p);
+    const { inspector } = this;
+    inspector.tree.setPointerCapture(e.pointerId);
+    this.#fingers.set(e.pointerId, this.#place(e));
+    inspector.camera.stop();
+    this.#drag = { from: this.#place(e), view: inspector.camera.view, moved: false };
+    this.#pinch = this.#fingers.size === 2 ? this.#spread() : null;
+    inspector.tooltip.show(null);
+  }
+
+  #move(e) {
+    const p = this.#place(e);
+    if (this.#fingers.has(e.pointerId)) this.#fingers.set(e.pointerId, p);
+    if (this.#pinch && this.#fingers.size === 2) this.#pinchTo(p);
+    else if (!this.#drag) this.#hover(p);
+    else if (this.#drag.moved || distance(p, this.#drag.from) > STRAY) this.#dragTo(p);
+  }
+
+  #pinchTo(p) {
+    const { camera } = this.inspector;
+    const now = this.#spread();
+    camera.zoom(now.distance / this.#pinch.distance, { from: this.#pinch.middle, to: now.middle });
+    this.#pinch = now;
+    this.#drag = { from: p, view: camera.view, moved: true };
+  }
+
+  #dragTo(p) {
+    const { from, view } = this.#drag;
+    this.#drag.moved = true;
+    this.inspector.frame.showCursor("grab");
+    this.inspector.camera.pan(view.x - (p[0] - from[0]) / view.k, view.y - (p[1] - from[1]) / view.k);
+  }
+
+  #hover(p) {
+    const { inspector } = this;
+    const hit = inspector.renderer.hit(...p);
+    const leaf = hit && !hit.frame;
+    const active = leaf || hit?.header;
+    inspector.frame.showCursor(active ? "hit" : "");
+    inspector.hover(active ? hit.key : null, hit?.cell);
+    inspector.tooltip.show(leaf ? hit : null, p);
+  }
+
+  #up(e) {
+    this.#fingers.delete(e.pointerId);
+    if (this.#fingers.size) return;
+    if (this.#drag && !this.#drag.moved && e.type === "pointerup") this.#click(this.#place(e));
+    this.#drag = this.#pinch = null;
+    this.inspector.frame.showCursor("");
+  }
+
+  #leave() {
+    this.inspector.hover(null);
+    this.inspector.tooltip.show(null);
+  }
+
+  #click(p) {
+    const { inspector } = this;
+    inspector.tree.focus({ preventScroll: true });
+    const hit = inspector.renderer.hit(...p);
+    if (!hit || (hit.frame && !hit.header)) return inspector.select("");
+    const item = inspector.drawn.item(hit.key);
+    if (hit.cell) {
+      this.#openedAt = performance.now();
+      inspector.picture.open(item);
+      return inspector.reveal(hit.cell);
     }
-  });
-  const up = (e) => {
-    held.delete(e.pointerId);
-    if (held.size) return;
-    if (drag && !drag.moved && e.type === "pointerup") click(ins, at(e));
-    drag = null;
-    pinch = 0;
-    ins.view.dataset.cursor = "";
-  };
-  el.addEventListener("pointerup", up);
-  el.addEventListener("pointercancel", up);
-  el.addEventListener("pointerleave", () => {
-    ins.hover(null);
-    ins.tooltip.show(null);
-  });
-  el.addEventListener("dblclick", (e) => {
-    const hit = ins.renderer.hit(...at(e));
-    const item = hit && ins.drawn.item(hit.key);
-    if (performance.now() - ins.opened < 500) return; // the first click has already opened something
-    if (item?.nodes) ins.toggle(item.path);
-  });
-  el.addEventListener("wheel", (e) => wheel(ins, e, at(e)), { passive: false });
-  ins.mapCanvas.addEventListener("pointerdown", (e) => {
-    const go = (e) => {
-      const r = ins.mapCanvas.getBoundingClientRect();
-      const m = ins.renderer.mapping;
-      const v = ins.renderer.view;
-      ins.camera.moving = null;
-      ins.renderer.view = {
-        ...v,
-        y: (e.clientY - r.top - m.oy) / m.s - ins.renderer.h / v.k / 2,
-        x:
-          ins.scene.w > ins.camera.room().w / v.k
-            ? (e.clientX - r.left - m.ox) / m.s - ins.camera.room().w / v.k / 2
-            : v.x,
-      };
-      ins.renderer.request();
-    };
-    ins.mapCanvas.setPointerCapture(e.pointerId);
-    go(e);
-    ins.mapCanvas.onpointermove = go;
-    ins.mapCanvas.onpointerup = () => {
-      ins.mapCanvas.onpointermove = null;
-    };
-  });
-}
-
-function click(ins, p) {
-  ins.tree.focus({ preventScroll: true });
-  const hit = ins.renderer.hit(...p);
-  if (!hit || (hit.frame && !hit.header)) return ins.select("");
-  const item = ins.drawn.item(hit.key);
-  const [x, y] = ins.renderer.toWorld(...p);
-  const box = ins.scene.box(hit.key);
-  if (hit.cell) {
-    ins.opened = performance.now();
-    ins.expanded.add(item.path);
-    ins.rebuild(item.key);
-    return ins.reveal(hit.cell);
+    const [x, y] = inspector.renderer.toWorld(...p);
+    const box = inspector.scene.box(hit.key);
+    if (item.nodes && x - box.x < FOLD[0] && y - box.y < FOLD[1]) {
+      this.#openedAt = performance.now();
+      return inspector.toggle(item.path);
+    }
+    return inspector.select(hit.key);
   }
-  if (item.nodes && x - box.x < 20 && y - box.y < 26) {
-    ins.opened = performance.now();
-    return ins.toggle(item.path);
-  }
-  ins.select(hit.key);
-}
 
-/** Wheel pans, Ctrl or a pinch zooms; at the end of the graph the page takes over, so the cell never traps a scroll. */
-function wheel(ins, e, p) {
-  const v = ins.renderer.view;
-  const unit = e.deltaMode === 1 ? 18 : 1;
-  if (e.ctrlKey || e.metaKey) {
+  #doubleClick(p) {
+    if (performance.now() - this.#openedAt < DOUBLE) return; // the first click has already opened something
+    const { renderer, drawn } = this.inspector;
+    const hit = renderer.hit(...p);
+    const item = hit && drawn.item(hit.key);
+    if (item?.nodes) this.inspector.toggle(item.path);
+  }
+
+  /** Wheel pans, Ctrl or a pinch zooms; at the end of the graph the page takes over, so the cell never traps a scroll. */
+  #wheel(e) {
+    const { camera, renderer, scene, tooltip } = this.inspector;
+    const unit = e.deltaMode === 1 ? 18 : 1;
+    if (e.ctrlKey || e.metaKey) {
+      e.preventDefault();
+      camera.zoom(Math.exp(-e.deltaY * unit * 0.008), { from: this.#place(e) });
+      return;
+    }
+    const { x, y, k } = camera.view;
+    const margin = 90 / k;
+    const dx = ((e.shiftKey ? e.deltaY : e.deltaX) * unit) / k;
+    let dy = ((e.shiftKey ? 0 : e.deltaY) * unit) / k;
+    if (dy > 0) dy = Math.max(0, Math.min(dy, scene.h + margin - renderer.h / k - y));
+    else dy = Math.min(0, Math.max(dy, -margin - y));
+    if (!dx && !dy) return;
     e.preventDefault();
-    ins.camera.zoom(Math.exp(-e.deltaY * unit * 0.008), ...p);
-    return;
+    camera.pan(x + dx, y + dy);
+    tooltip.show(null);
   }
-  const H = ins.renderer.h / v.k;
-  const margin = 90 / v.k;
-  const dx = ((e.shiftKey ? e.deltaY : e.deltaX) * unit) / v.k;
-  let dy = ((e.shiftKey ? 0 : e.deltaY) * unit) / v.k;
-  if (dy > 0) dy = Math.max(0, Math.min(dy, ins.scene.h + margin - H - v.y));
-  else dy = Math.min(0, Math.max(dy, -margin - v.y));
-  if (!dx && !dy) return;
-  e.preventDefault();
-  ins.camera.moving = null;
-  ins.lastFit = null;
-  ins.renderer.view = { ...v, x: v.x + dx, y: v.y + dy };
-  ins.renderer.request();
-  ins.tooltip.show(null);
+
+  #mapDown(e) {
+    const { camera, frame, renderer, scene } = this.inspector;
+    const { map } = frame;
+    const go = ({ clientX, clientY }) => {
+      const { left, top } = map.getBoundingClientRect();
+      const [x, y] = renderer.minimap.toWorld(clientX - left, clientY - top);
+      const { view } = camera;
+      const width = camera.room().w / view.k;
+      camera.jump(scene.w > width ? x - width / 2 : view.x, y - renderer.h / view.k / 2);
+    };
+    map.setPointerCapture(e.pointerId);
+    go(e);
+    map.onpointermove = go;
+    map.onpointerup = () => {
+      map.onpointermove = null;
+    };
+  }
+
+  #spread() {
+    const places = [...this.#fingers.values()];
+    const middle = [0, 1].map((axis) => places.reduce((sum, p) => sum + p[axis], 0) / places.length);
+    return { middle, distance: distance(places[0], places[1]) || 1 };
+  }
 }
 
-export function keys(ins) {
-  ins.el.addEventListener("keydown", (e) => {
-    if (e.target.matches?.("input, select") || e.ctrlKey || e.metaKey || e.altKey) return;
-    if (e.key === "/") {
-      e.preventDefault();
-      ins.input.focus();
-      ins.input.select();
-    } else if (e.key === "?") ins.help();
-  });
-  ins.tree.addEventListener("keydown", (e) => {
-    if (e.ctrlKey || e.metaKey || e.altKey) return;
-    const item = ins.drawn.item(ins.renderer.state.selection);
-    const act = {
-      ArrowDown: () => walk(ins, "down"),
-      ArrowUp: () => walk(ins, "up"),
-      ArrowLeft: () => aside(ins, -1),
-      ArrowRight: () => aside(ins, 1),
-      Enter: () => item && (item.nodes ? ins.toggle(item.path) : ins.openTab("node")),
-      Escape: () =>
-        ins.keys.hidden ? (ins.selection ? ins.select("") : ((ins.input.value = ""), ins.find(""))) : ins.help(),
-      Backspace: () => item?.parent?.parent && ins.reveal(item.parent.key),
-      Home: () => ins.go(ins.scene.end(1)),
-      End: () => ins.go(ins.scene.end(-1)),
-      f: () => ins.camera.fit(),
-      "+": () => ins.camera.zoom(1.25, undefined, undefined, true),
-      "=": () => ins.camera.zoom(1.25, undefined, undefined, true),
-      "-": () => ins.camera.zoom(0.8, undefined, undefined, true),
-      0: () => ins.camera.zoom(1 / ins.renderer.view.k, undefined, undefined, true),
-      n: () => ins.step(1),
-      N: () => ins.step(-1),
-    }[e.key];
-    if (act) {
-      e.preventDefault();
-      e.stopPropagation();
-      act();
-    }
-  });
-}
-
-/** Along an edge; of several, the one that lies straightest ahead. */
-function walk(ins, direction) {
-  const key = ins.renderer.state.selection;
-  const box = ins.scene.box(key);
-  if (!box) return ins.go(ins.scene.end(1));
-  if (box.kind === "open") return ins.go(ins.scene.end(direction === "down" ? 1 : -1, box.item));
-  const ways = [...ins.scene.next(key, direction)].map((k) => ins.scene.box(k));
-  ways.sort((a, b) => cost(a, box) - cost(b, box));
-  ins.go(ways[0]?.key);
-}
-
-/** To the left or right in the same row; else to another end of the edges that lead here. */
-function aside(ins, by) {
-  const box = ins.scene.box(ins.renderer.state.selection);
-  if (!box) return ins.go(ins.scene.end(1));
-  const row = ins.scene
-    .visible(box.y + 1, box.y + box.h - 1, -Infinity, Infinity)
-    .filter((b) => b.item !== box.item && Math.sign(b.x - box.x) === by);
-  row.sort((a, b) => Math.abs(a.x - box.x) - Math.abs(b.x - box.x));
-  ins.go(row[0]?.key);
-}
-
-const spread = (held) => {
-  const [a, b] = [...held.values()];
-  return Math.hypot(a[0] - b[0], a[1] - b[1]) || 1;
-};
-/** The point in the middle of the fingers. */
-const between = (held) => {
-  const all = [...held.values()];
-  return [0, 1].map((axis) => all.reduce((sum, p) => sum + p[axis], 0) / all.length);
-};
-const cost = (a, b) =>
-  Math.abs(a.x + a.w / 2 - b.x - b.w / 2) + Math.abs(a.y - b.y) * 0.5 + (a.item.parameter ? 60 : 0);
+const distance = (p, q) => Math.hypot(p[0] - q[0], p[1] - q[1]);

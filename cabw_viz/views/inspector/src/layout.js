@@ -17,25 +17,25 @@ export function layered({ width, height, edges, pin = [], endsAt = [], gapX = 16
 
 function rankOf(n, edges, pin) {
   const outs = lists(n);
-  const ins = lists(n);
+  const inspector = lists(n);
   const degree = new Int32Array(n);
   const rank = new Int32Array(n);
   for (const [a, b] of edges) {
     outs[a].push(b);
-    ins[b].push(a);
+    inspector[b].push(a);
     degree[b]++;
   }
   const topo = [];
   for (let u = 0; u < n; u++) if (!degree[u]) topo.push(u);
   for (let k = 0; k < topo.length; k++) for (const v of outs[topo[k]]) if (!--degree[v]) topo.push(v);
   for (const u of topo) {
-    if (pin[0] === "top" && pin[u] !== "top" && !ins[u].length) rank[u] = 1;
+    if (pin[0] === "top" && pin[u] !== "top" && !inspector[u].length) rank[u] = 1;
     for (const v of outs[u]) rank[v] = Math.max(rank[v], rank[u] + 1);
   }
   for (let k = topo.length - 1; k >= 0; k--) {
     // a box with more ways out than in sinks towards them
     const u = topo[k];
-    if (pin[u] || outs[u].length <= ins[u].length) continue;
+    if (pin[u] || outs[u].length <= inspector[u].length) continue;
     const lowest = Math.min(...outs[u].filter((v) => pin[v] !== "bottom").map((v) => rank[v] - 1));
     if (lowest < Infinity) rank[u] = lowest;
   }

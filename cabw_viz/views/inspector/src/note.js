@@ -2,56 +2,47 @@
 import { h, plural } from "./dom.js";
 import { taskForm } from "./task.js";
 
-export function showNote(ins) {
-  const said = ins.graph.nodes.size ? waiting(ins) : nothing(ins);
-  ins.note.hidden = !said;
-  ins.note.replaceChildren(...(said ?? []));
-  ins.tree.inert = ins.crumbs.inert = Boolean(said);
+/** The children of the note; null where there is a picture. */
+export function noteOf(inspector) {
+  if (!inspector.graph.nodes.size) return emptyNote(inspector);
+  return inspector.pending ? pendingNote(inspector, inspector.pending) : null;
 }
 
-/** A level whose data is not there. */
-function waiting(ins) {
-  const { data } = ins.graph;
-  const { pending } = ins;
-  if (!pending) return null;
-  if (pending === "aten" && !ins.levels.has("aten"))
+const note = (head, text) => [h("b", null, head), ...(text ? [h("span", null, text)] : [])];
+
+/** A level that has no data. */
+function pendingNote(inspector, level) {
+  const { data } = inspector.graph;
+  if (level === "aten" && !inspector.levels.has("aten"))
     return [
       h("b", null, data.graph_nodes ? "Not lowered to aten operators" : "There is no graph to lower"),
-      h("div", null, taskForm(ins, "lower", "Lowering breaks each autograd node up into the operators that it runs.")),
+      h(
+        "div",
+        null,
+        taskForm(inspector, "lower", "Lowering breaks each autograd node up into the operators that it runs."),
+      ),
     ];
   if (!data.graph_nodes)
-    return [
-      h("b", null, "There is no graph"),
-      h("span", null, data.failure ? "The trace stopped before the graph was made." : "This capture holds no graph."),
-    ];
-  if (ins.levels.known(pending === "fx" ? "code" : "aten"))
-    return [h("b", null, "No operator"), h("span", null, "This graph only hands values on.")];
-  return [h("b", null, ins.model.get("kernel") ? "Fetching the graph…" : "Unpacking the graph…")];
+    return note(
+      "There is no graph",
+      data.failure ? "The trace stopped before the graph was made." : "This capture holds no graph.",
+    );
+  if (inspector.levels.known(level === "fx" ? "code" : "aten"))
+    return note("No operator", "This graph only hands values on.");
+  return note(inspector.model.get("kernel") ? "Fetching the graph…" : "Unpacking the graph…");
 }
 
-function nothing(ins) {
-  const { events, captures: all } = ins.session;
-  if (ins.graph.data.failure)
-    return [
-      h("b", null, "This backward failed before its first node"),
-      h("span", null, ins.graph.data.failure.slice(0, 300)),
-    ];
-  if (all.length)
-    return [
-      h("b", null, "This capture has no nodes"),
-      h("span", null, "The backward failed before the first node, or the loss needs no gradient."),
-    ];
-  if (!events.length)
-    return [
-      h("b", null, "No backward was captured"),
-      h("span", null, "No backward call was made in the session's block."),
-    ];
-  return [
-    h("b", null, "No backward was captured"),
-    h(
-      "span",
-      null,
-      `${plural(events.length, "backward call")}, the last ${events.at(-1).outcome}. The Misses panel says why.`,
-    ),
-  ];
+/** A capture without nodes. */
+function emptyNote(inspector) {
+  const { events, captures } = inspector.session;
+  const { failure } = inspector.graph.data;
+  if (failure) return note("This backward failed before its first node", failure.slice(0, 300));
+  if (captures.length)
+    return note(
+      "This capture has no nodes",
+      "The backward failed before the first node, or the loss needs no gradient.",
+    );
+  if (!events.length) return note("No backward was captured", "No backward call was made in the session's block.");
+  const calls = `${plural(events.length, "backward call")}, the last ${events.at(-1).outcome}`;
+  return note("No backward was captured", `${calls}. The Misses panel says why.`);
 }

@@ -4,9 +4,9 @@ import { differs, ENCODINGS, error } from "./encode.js";
 
 export const ALARM = "var(--c-alarm)";
 export const title = (n) => n.title;
-export const inModule = (ins, n) =>
-  n.module || (n.within ? ins.graph.model : ins.graph.grouped ? "outside of any module" : "");
-export const place = (ins, n) => [inModule(ins, n), n.line?.[0]].filter(Boolean).join(", ");
+export const inModule = (inspector, n) =>
+  n.module || (n.within ? inspector.graph.model : inspector.graph.grouped ? "outside of any module" : "");
+export const place = (inspector, n) => [inModule(inspector, n), n.line?.[0]].filter(Boolean).join(", ");
 
 export function kindMark(n, size) {
   const [, , token, name] = ENCODINGS.kind.classes.find(([key]) => key === n.family);
@@ -14,7 +14,21 @@ export function kindMark(n, size) {
 }
 
 /** Properties of a button that leads to an item: hovering shows it in the graph, clicking selects it. */
-export const to = (ins, key) => ({ "data-key": key, onclick: () => ins.reveal(key) });
+export const to = (inspector, key) => ({ "data-key": key, onclick: () => inspector.reveal(key) });
+
+/** Words that lead to an item, and more words after them. */
+export const link = (inspector, key, text, after) =>
+  h(
+    "span",
+    null,
+    h("button.cabw-link", { "data-key": key, onclick: () => inspector.reveal(key) }, text),
+    after && h("span.muted", null, after),
+  );
+
+function nameOf(item) {
+  if (item.owner) return item.owner.title;
+  return item.nodes ? item.path || item.name : item.title;
+}
 
 /** What stands where there is nothing to show: what is missing, then what makes it. */
 export const empty = (...children) => h("div.cabw-empty", null, ...children);
@@ -29,7 +43,7 @@ export const facts = (rows) =>
     rows.filter((r) => r && r[1]).flatMap(([k, v]) => [h("dt", null, k), h("dd", null, v)]),
   );
 
-export function finding(ins, { icon, colour = ALARM, head, text, onclick }) {
+export function finding(inspector, { icon, colour = ALARM, head, text, onclick }) {
   return h(
     "button.cabw-finding",
     { onclick },
@@ -63,14 +77,15 @@ export function fold(open, name, onclick) {
 }
 
 /** Says that only a part of the graph is shown, and leads back to all of it. */
-export function scope(ins) {
-  if (!ins.selection) return null;
+export function scope(inspector) {
+  if (!inspector.selection) return null;
+  const item = inspector.drawn.item(inspector.selection);
   return h(
     "div.cabw-toolrow",
     null,
     h("span.muted", null, "Only"),
-    h("span.cabw-cut", null, ins.name(ins.selection)),
-    h("button.cabw-link.cabw-end", { onclick: () => ins.select("") }, "Show all"),
+    h("span.cabw-cut", null, item ? nameOf(item) : ""),
+    h("button.cabw-link.cabw-end", { onclick: () => inspector.select("") }, "Show all"),
   );
 }
 

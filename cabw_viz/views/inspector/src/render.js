@@ -2,7 +2,7 @@
 import { paintBox, paintEdges, paintFrame } from "./boxes.js";
 import { composition, ENCODINGS, figure, strongest } from "./encode.js";
 import { LOD } from "./lod.js";
-import { drawMap } from "./minimap.js";
+import { Minimap } from "./minimap.js";
 import { paintHeads, paintOverlays, paintTitles } from "./overlay.js";
 import { cells } from "./shapes.js";
 import { mix } from "./theme.js";
@@ -13,24 +13,30 @@ const TILED = 1500;
 const MOTION = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 180;
 
 export class Renderer {
-  view = { x: 0, y: 0, k: 1 };
   /** selection, hover: keys. mark, near, path: per node. dim, hits: per item. All null where there is nothing to show. */
   state = { selection: null, hover: null, mark: null, near: null, path: null, dim: null, hits: null };
   paths = new Map();
   clipped = new Map();
   frames = 0;
+  #tileView = null; // instead of the camera's while a tile is painted
 
-  constructor(canvas, map) {
+  /** `onDraw` is called after each frame. */
+  constructor({ canvas, map, camera, onDraw }) {
     this.canvas = canvas;
-    this.map = map;
+    this.minimap = new Minimap(map);
+    this.camera = camera;
+    this.onDraw = onDraw;
     this.ctx = this.screen = canvas.getContext("2d", { alpha: false });
     this.tiles = new Tiles((ctx, left, top, right, bottom, k) => this.#paint(ctx, left, top, right, bottom, k));
-    this.mapCtx = map.getContext("2d");
+  }
+
+  get view() {
+    return this.#tileView ?? this.camera.view;
   }
 
   resize() {
     const ratio = window.devicePixelRatio || 1;
-    for (const c of [this.canvas, this.map]) {
+    for (const c of [this.canvas, this.minimap.canvas]) {
       const { clientWidth: w, clientHeight: h } = c;
       if (c.width !== Math.round(w * ratio) || c.height !== Math.round(h * ratio)) {
         c.width = Math.round(w * ratio);
@@ -41,7 +47,7 @@ export class Renderer {
     this.ratio = ratio;
     this.w = this.canvas.clientWidth;
     this.h = this.canvas.clientHeight;
-    this.picture = null;
+    this.minimap.stale();
     this.request();
   }
 
@@ -49,7 +55,7 @@ export class Renderer {
   setScene(scene, shift = [0, 0]) {
     const old = this.scene;
     this.scene = scene;
-    this.picture = null;
+    this.minimap.stale();
     this.tiles.clear();
     this.from = null;
     if (old && MOTION && scene.count < 3000 && old.count < 3000) {
@@ -68,7 +74,7 @@ export class Renderer {
     this.encoding = encoding;
     this.theme = theme;
     this.graph = graph;
-    this.picture = null;
+    this.minimap.stale();
     this.tiles.stale();
     const { rgb } = theme;
     this.colours = new Map(
@@ -100,10 +106,31 @@ export class Renderer {
     return this.classes.get(item);
   }
 
+  colourOf(item) {
+    const look = this.classOf(item);
+    return this.colours.get(item.nodes ? look.main : look);
+  }
+
   /** The number that goes with the colour of an item, remembered. */
   figureOf(item) {
     if (!this.figures.has(item)) this.figures.set(item, figure(this.colourBy, item.nodes || [item]));
     return this.figures.get(item);
+  }
+
+  /** Search, filter and selection have changed, or what of them shows. */
+  emphasise(marks) {
+    const { dim, mark, path, hits } = this.state;
+    Object.assign(this.state, marks);
+    if (dim || mark || path || hits || marks.dim) {
+      this.tiles.stale();
+      this.minimap.stale();
+    }
+    this.request();
+  }
+
+  hover(marks) {
+    Object.assign(this.state, marks);
+    this.request();
   }
 
   request() {
@@ -184,30 +211,29 @@ export class Renderer {
     paintTitles(this, frames);
     paintHeads(this);
     paintOverlays(this, boxes);
-    drawMap(this);
+    this.minimap.draw(this);
     if (this.from || !this.complete) this.request();
-    this.onDraw?.();
+    this.onDraw();
   }
 
   /** One tile: frames, edges where they can be told apart, boxes, hits. Text and badges come on top, in their own size. */
   #paint(ctx, left, top, right, bottom, k) {
     const { scene, theme, view } = this;
-    Object.assign(this, { ctx, view: { ...view, k } });
+    this.ctx = ctx;
+    this.#tileView = { ...view, k };
     ctx.fillStyle = theme.sunken;
     ctx.fillRect(left, top, right - left, bottom - top);
     for (const b of scene.frames(top, bottom, left, right)) if (b.w * k > 4) paintFrame(this, b);
     if (k > 0.02) paintEdges(this, top, bottom, left, right);
+    const boxes = scene.visible(top, bottom, left, right);
+    for (const b of boxes) paintBox(this, b);
     const { hits } = this.state;
-    const found = [];
-    for (const b of scene.visible(top, bottom, left, right)) {
-      paintBox(this, b);
-      if (hits?.[b.item.index]) found.push(b);
-    }
     ctx.fillStyle = theme.hit;
-    for (const b of found) {
+    for (const b of hits ? boxes.filter(({ item }) => hits[item.index]) : []) {
       const grow = Math.max(0, 3 / k - b.h) / 2;
       ctx.fillRect(b.x, b.y - grow, b.w, b.h + 2 * grow);
     }
-    Object.assign(this, { ctx: this.screen, view });
+    this.ctx = this.screen;
+    this.#tileView = null;
   }
 }

@@ -1,40 +1,37 @@
 /** A row of buttons of which one is on: arrow keys go from one to the next. */
 import { h } from "./dom.js";
 
-export function segment(label, options, value, changed) {
-  const el = h("div.cabw-seg", { role: "radiogroup", "aria-label": label });
-  const mark = (v) => {
-    for (const b of el.children) {
-      b.setAttribute("aria-checked", String(b.dataset.value === v));
-      b.tabIndex = b.dataset.value === v ? 0 : -1;
+export class Segment {
+  /** `options`: [value, text] of each button. `changed(value)` is called when a person picks one. */
+  constructor(label, options, value, changed) {
+    this.el = h("div.cabw-seg", { role: "radiogroup", "aria-label": label, onkeydown: (e) => this.#key(e) });
+    for (const [v, text] of options) {
+      const pick = () => {
+        this.mark(v);
+        changed(v);
+      };
+      this.el.append(h("button", { role: "radio", "data-value": v, onclick: pick }, text));
     }
-    if (![...el.children].some((b) => !b.tabIndex)) el.firstChild.tabIndex = 0;
-  };
-  for (const [v, text] of options) {
-    const b = h(
-      "button",
-      {
-        role: "radio",
-        onclick: () => {
-          mark(v);
-          changed(v);
-        },
-      },
-      text,
-    );
-    b.dataset.value = v;
-    el.append(b);
+    this.mark(value);
   }
-  el.addEventListener("keydown", (e) => {
+
+  /** Shows which one is on; another value than those of the buttons stands for none. */
+  mark(value) {
+    const buttons = [...this.el.children];
+    for (const b of buttons) {
+      b.setAttribute("aria-checked", String(b.dataset.value === value));
+      b.tabIndex = b.dataset.value === value ? 0 : -1;
+    }
+    if (!buttons.some((b) => !b.tabIndex)) this.el.firstChild.tabIndex = 0;
+  }
+
+  #key(e) {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
     if (!by) return;
-    const all = [...el.children];
-    const to = all[(all.indexOf(e.target) + by + all.length) % all.length];
+    const buttons = [...this.el.children];
+    const next = buttons[(buttons.indexOf(e.target) + by + buttons.length) % buttons.length];
     e.preventDefault();
-    to.focus();
-    to.click();
-  });
-  mark(value);
-  el.mark = mark;
-  return el;
+    next.focus();
+    next.click();
+  }
 }

@@ -90,8 +90,8 @@ export async function openFile(render, el) {
       window.cabwTimes = {
         unpack: ready - began,
         paint: performance.now() - ready,
-        layout: inspector.layout.ms,
-        where: inspector.layout.where,
+        layout: inspector.picture.layout.ms,
+        where: inspector.picture.layout.where,
       };
     });
   };

@@ -1,8 +1,8 @@
-/** Things that only a kernel can do, asked for in a panel: what to run it with, how it goes, what became of it. */
+/** Work that only a kernel can do, requested in a panel: its options, how far it is, its outcome. */
 import { h } from "./dom.js";
 import { empty } from "./parts.js";
 
-const PATIENCE = 8000; // after this long without a word the kernel is busy or gone
+const PATIENCE = 8000; // milliseconds without an answer after which the kernel is busy or gone
 
 const TEXTS = {
   parity: { button: "Compare with eager", running: "Running the graph again and comparing", code: "cap.parity()" },
@@ -17,74 +17,98 @@ const TEXTS = {
 };
 const LABELS = { device: "Device", dtype: "Dtype", backend: "Backend", hooks: "Hooks" };
 
+/** The task that was requested last, and the trait `task`, which is the kernel's answer. */
+export class Task {
+  /** What was requested, when, and the answer that was there before. */
+  latest = null;
+  #patience = null;
+
+  constructor(inspector) {
+    this.inspector = inspector;
+  }
+
+  get answer() {
+    return this.inspector.model.get("task") || {};
+  }
+
+  request(what, options) {
+    const { inspector } = this;
+    this.latest = { what, at: performance.now(), before: inspector.model.get("task") };
+    inspector.model.send({ type: "run", what, options });
+    inspector.refreshPanel();
+    clearTimeout(this.#patience);
+    this.#patience = setTimeout(() => inspector.refreshPanel(), PATIENCE + 50);
+  }
+
+  /** Whether it was requested and the kernel has not answered yet. */
+  isUnanswered(what) {
+    return this.latest?.what === what && this.latest.before === this.inspector.model.get("task");
+  }
+
+  isRunning(what) {
+    return this.answer.state === "running" || this.isUnanswered(what);
+  }
+
+  get isLate() {
+    return performance.now() - this.latest.at > PATIENCE;
+  }
+
+  stop() {
+    clearTimeout(this.#patience);
+  }
+}
+
 /** The form for a task, or what stands in its place where there is no kernel. `missing` says what has not been computed. */
-export function taskForm(ins, what, missing) {
+export function taskForm(inspector, what, missing) {
   const { button, code } = TEXTS[what];
-  if (!ins.model.get("kernel")) return missing ? empty(missing, " With a kernel: ", h("code", null, code)) : null;
-  const choices = ins.model.get("choices")?.[what];
+  if (!inspector.model.get("kernel")) return missing ? empty(missing, " With a kernel: ", h("code", null, code)) : null;
+  const choices = inspector.model.get("choices")?.[what];
   if (!choices) return missing ? empty(missing) : null; // the session holds nothing that could be run
-  const task = ins.model.get("task") || {};
-  const running = task.state === "running" || asked(ins, what);
-  const chosen = (ins.ui[what] ??= {});
-  const fields = Object.entries(choices).map(([name, options]) => choice(name, options, chosen, running));
-  const run = () => {
-    ins.asked = { what, at: performance.now(), task: ins.model.get("task") };
-    ins.model.send({ type: "run", what, options: chosen });
-    ins.refreshPanel();
-    clearTimeout(ins.patience);
-    ins.patience = setTimeout(() => ins.refreshPanel(), PATIENCE + 50);
-  };
+  const { task } = inspector;
+  const running = task.isRunning(what);
+  const options = inspector.panels.state(`options of ${what}`, () => ({}));
+  for (const [name, values] of Object.entries(choices)) options[name] ??= values[0];
+  const fields = Object.entries(choices).map(([name, values]) => choice(name, values, options, running));
+  const onclick = () => task.request(what, options);
   return h(
     "div.cabw-form",
     null,
     missing ? h("p.cabw-missing", null, missing) : null,
     fields,
-    h("button.cabw-button", { disabled: running, onclick: run }, running ? "Running…" : button),
-    state(ins, what, task),
+    h("button.cabw-button", { disabled: running, onclick }, running ? "Running…" : button),
+    taskState(task, what),
   );
 }
 
-function choice(name, options, chosen, disabled) {
-  chosen[name] ??= options[0];
+/** A field that writes its value into `options`. */
+function choice(name, values, options, disabled) {
   const select = h(
     "select",
-    { disabled, onchange: () => (chosen[name] = select.value) },
-    options.map((o) => h("option", { selected: o === chosen[name] }, o)),
+    { disabled, onchange: () => Object.assign(options, { [name]: select.value }) },
+    values.map((value) => h("option", { selected: value === options[name] }, value)),
   );
   return h("label", null, LABELS[name] ?? name, select);
 }
 
-/** Whether a task was asked for that the kernel has not yet spoken about. */
-function asked(ins, what) {
-  return ins.asked?.what === what && ins.asked.task === ins.model.get("task");
-}
+const message = (text) => h("p", { role: "status" }, text);
 
-function state(ins, what, task) {
-  if (asked(ins, what)) {
-    const late = performance.now() - ins.asked.at > PATIENCE;
-    return h(
-      "p",
-      { role: "status" },
-      late ? "No answer yet: the kernel is busy with a cell, or gone." : "Asked the kernel…",
-    );
-  }
-  if (task.what !== what) return null;
-  if (task.state === "running")
+function taskState(task, what) {
+  if (task.isUnanswered(what))
+    return message(task.isLate ? "No answer yet: the kernel is busy with a cell, or gone." : "Asked the kernel…");
+  const { answer } = task;
+  if (answer.what !== what) return null;
+  if (answer.state === "running")
     return h(
       "div.cabw-running",
       null,
-      h("p", { role: "status" }, `${TEXTS[what].running}. Interrupt the kernel to stop it.`),
-      task.share === undefined
+      message(`${TEXTS[what].running}. Interrupt the kernel to stop it.`),
+      answer.share === undefined
         ? null
-        : h("progress", { max: 1, value: task.share, "aria-label": "How far the run of the graph has come" }),
+        : h("progress", { max: 1, value: answer.share, "aria-label": "How far the run of the graph has come" }),
     );
-  if (task.state === "failed") return h("pre.cabw-error", { role: "alert" }, task.error);
-  if (task.state === "interrupted") return h("p", { role: "status" }, "Stopped by an interrupt; nothing was changed.");
-  return task.seconds === undefined
-    ? null
-    : h(
-        "p",
-        { role: "status" },
-        `Done in ${task.seconds < 1 ? `${Math.round(task.seconds * 1000)} ms` : `${task.seconds.toFixed(1)} s`}.`,
-      );
+  if (answer.state === "failed") return h("pre.cabw-error", { role: "alert" }, answer.error);
+  if (answer.state === "interrupted") return message("Stopped by an interrupt; nothing was changed.");
+  const { seconds } = answer;
+  if (seconds === undefined) return null;
+  return message(`Done in ${seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`}.`);
 }

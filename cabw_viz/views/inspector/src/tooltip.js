@@ -7,8 +7,8 @@ import { place, told } from "./parts.js";
 const REST = 320;
 
 export class Tooltip {
-  constructor(ins) {
-    this.ins = ins;
+  constructor(inspector) {
+    this.inspector = inspector;
     this.el = h("div.cabw-tip", { hidden: true, role: "tooltip" });
   }
 
@@ -23,7 +23,7 @@ export class Tooltip {
   }
 
   #put(key, p) {
-    const { drawn, graph, renderer } = this.ins;
+    const { drawn, graph, renderer } = this.inspector;
     const item = drawn.item(key);
     if (!item) return;
     const name = item.owner ? item.owner.title : item.nodes ? item.path : item.title;
@@ -55,16 +55,16 @@ export class Tooltip {
 
   #ofOp(op) {
     const text = op.text.slice(0, 400);
-    return [text.slice(text.indexOf(" = ") + 3), op.base?.title, place(this.ins, op), op.line?.[2], told(op)];
+    return [text.slice(text.indexOf(" = ") + 3), op.base?.title, place(this.inspector, op), op.line?.[2], told(op)];
   }
 
   #ofNode(n) {
-    const { graph } = this.ins;
+    const { graph } = this.inspector;
     const leaves = graph.leavesOf(n.index).map((leaf) => `${leaf.name} ${shape(leaf.shape)} ${leaf.dtype}`);
     const out = graph.gradients("in", n.index).filter(Boolean);
     return [
       ...leaves,
-      n.parameter ? null : place(this.ins, n),
+      n.parameter ? null : place(this.inspector, n),
       n.line?.[2],
       n.parameter ? null : out.map(([s, t]) => `${shape(s)} ${t}`).join(", "),
       told(n),

@@ -1,8 +1,6 @@
-/** What the model says, taken over: findings that come after the graph, code that was asked for, traits that Python sets. */
+/** What the model says: findings that come after the graph, code that was asked for, traits that Python sets. */
 import { sent } from "./columns.js";
 import { ENCODINGS } from "./encode.js";
-import { fold, unfold } from "./expanded.js";
-import { legend, status } from "./frame.js";
 import { SessionFacts } from "./session.js";
 
 /** The parts that are findings, each with the method of the graph that takes it over. */
@@ -12,71 +10,65 @@ const FINDINGS = {
   divergence: "setDivergence",
   times: "setTimes",
 };
-const TWO_WAY = ["selection", "expanded", "color_by", "query", "level"];
 
-export function listen(ins) {
-  const { model } = ins;
-  const on = {
-    code: () => arrived(ins, "code"),
-    aten: () => arrived(ins, "aten"),
+/** Traits that both sides set. What this side has set comes back here too, and changes nothing. */
+const TWO_WAY = {
+  selection(inspector, value) {
+    if (value !== inspector.selection) inspector.reveal(value);
+  },
+  color_by(inspector, value) {
+    if (value !== inspector.colour && Object.hasOwn(ENCODINGS, value)) inspector.setColour(value);
+  },
+  query(inspector, value) {
+    if (value !== inspector.search.query) inspector.find(value);
+  },
+  level(inspector, value) {
+    if (value !== inspector.level) inspector.setLevel(value);
+  },
+  expanded(inspector, value) {
+    inspector.picture.setExpanded(value).then((drawn) => drawn && inspector.camera.show(inspector.selection));
+  },
+};
+
+/** Returns a function that stops it. */
+export function listenToTraits(inspector) {
+  const { model } = inspector;
+  const listeners = {
+    code: () => useCode(inspector, "code"),
+    aten: () => useCode(inspector, "aten"),
     task: () => {
-      ins.refreshPanel();
-      ins.showNote();
+      inspector.refreshPanel();
+      inspector.frame.showNote();
     },
-    session: () => {
-      ins.session = new SessionFacts(model.get("session"));
-      ins.refreshPanel();
-    },
+    session: () => inspector.setSession(new SessionFacts(model.get("session"))),
   };
-  for (const part of Object.keys(FINDINGS)) on[part] = () => found(ins, part);
-  for (const name of TWO_WAY) on[name] = () => set(ins, name, model.get(name));
-  for (const [name, f] of Object.entries(on)) {
-    model.on(`change:${name}`, f);
-    ins.stop.push(() => model.off(`change:${name}`, f));
+  for (const part of Object.keys(FINDINGS)) {
+    listeners[part] = () => {
+      readFinding(inspector, part);
+      inspector.showFindings();
+    };
   }
+  for (const [name, set] of Object.entries(TWO_WAY)) listeners[name] = () => set(inspector, model.get(name));
+  for (const [name, f] of Object.entries(listeners)) model.on(`change:${name}`, f);
+  return () => {
+    for (const [name, f] of Object.entries(listeners)) model.off(`change:${name}`, f);
+  };
 }
 
-export function takeFindings(ins) {
-  for (const part of Object.keys(FINDINGS)) take(ins, part);
+export function readFindings(inspector) {
+  for (const part of Object.keys(FINDINGS)) readFinding(inspector, part);
 }
 
-function take(ins, part) {
-  ins.graph[FINDINGS[part]](ins.model.get(part));
-}
-
-/** Something was computed after the graph was drawn: take it over, and show it wherever it shows. */
-function found(ins, part) {
-  take(ins, part);
-  ins.levels.renewed();
-  ins.scene?.mark();
-  ins.ui.parityList = null;
-  ins.paint();
-  legend(ins);
-  status(ins);
-  ins.emphasise();
-  ins.refreshPanel();
+function readFinding({ graph, model }, part) {
+  graph[FINDINGS[part]](model.get(part));
 }
 
 /** The code of a graph has come: a level may have waited for it. */
-function arrived(ins, part) {
-  if (!sent(ins.model.get(part))) return; // another capture is on its way
-  const level = ins.levels.renew(part);
-  const shown = ins.level === level && !ins.switching && ins.drawn !== ins.graph;
-  if (ins.pending === level || shown) ins.setLevel(level);
-  ins.refreshPanel();
-}
-
-/** A trait that Python has set; what this side has told Python comes back here too, and changes nothing. */
-function set(ins, name, value) {
-  if (name === "selection" && value !== ins.selection) ins.reveal(value);
-  if (name === "color_by" && value !== ins.colour && ENCODINGS[value]) ins.setColour(value);
-  if (name === "query" && value !== ins.input.value) {
-    ins.input.value = value;
-    ins.find(value);
-  }
-  if (name === "level" && value !== ins.level) ins.setLevel(value);
-  if (name === "expanded" && !ins.switching && String(value) !== String(fold(ins.expanded, ins.drawn))) {
-    ins.expanded = unfold(value, ins.drawn);
-    ins.rebuild(null, { quiet: true, then: () => ins.camera.show(ins.selection) });
-  }
+function useCode(inspector, part) {
+  if (!sent(inspector.model.get(part))) return; // another capture is on its way
+  const level = inspector.levels.renew(part);
+  const { picture } = inspector;
+  const isDrawn = picture.level === level && !picture.switching && picture.drawn !== inspector.graph;
+  if (picture.pending === level || isDrawn) inspector.setLevel(level);
+  inspector.refreshPanel();
 }

@@ -8,13 +8,13 @@ const BOTTOM = 6;
 const FLOOR = -8; // powers of ten shown
 const TOP = 0;
 
-export function chart(ins) {
+export function chart(inspector) {
   const canvas = h("canvas.cabw-chart", { role: "img", "aria-label": "Relative error of each node in backward order" });
   const out = h("div.muted.cabw-under");
-  const nodes = ins.graph.list.filter((n) => n.compared && !n.parameter);
+  const nodes = inspector.graph.list.filter((n) => n.compared && !n.parameter);
   const equal = `${nodes.filter((n) => !n.relative).length} of ${nodes.length} operations equal`;
   const draw = (at) => {
-    paint(ins, canvas, nodes, at);
+    paint(inspector, canvas, nodes, at);
     out.textContent =
       at === undefined
         ? equal
@@ -30,24 +30,24 @@ export function chart(ins) {
     );
   canvas.addEventListener("pointermove", (e) => {
     if (!nodes.length) return;
-    ins.point(nodes[index(e)].key);
+    inspector.point(nodes[index(e)].key);
     draw(index(e));
   });
   canvas.addEventListener("pointerleave", () => {
-    ins.hover(null);
+    inspector.hover(null);
     draw();
   });
-  canvas.addEventListener("click", (e) => nodes.length && ins.reveal(nodes[index(e)].key));
+  canvas.addEventListener("click", (e) => nodes.length && inspector.reveal(nodes[index(e)].key));
   requestAnimationFrame(() => draw());
   return h("div", null, canvas, out);
 }
 
-function paint(ins, canvas, nodes, at) {
+function paint(inspector, canvas, nodes, at) {
   const width = canvas.clientWidth;
   const height = canvas.clientHeight;
   if (!width) return;
   const ratio = devicePixelRatio || 1;
-  const t = ins.theme;
+  const t = inspector.theme;
   const c = canvas.getContext("2d");
   canvas.width = width * ratio;
   canvas.height = height * ratio;
@@ -71,11 +71,11 @@ function paint(ins, canvas, nodes, at) {
     c.fillStyle = t.muted;
     c.fillText(label, LEFT - 4, y(value));
   }
-  const picked = new Set(ins.picked());
+  const selected = new Set(inspector.selectedNodes());
   nodes.forEach((n, i) => {
-    const loud = n.origin || picked.has(n);
+    const loud = n.origin || selected.has(n);
     const top = y(n.relative);
-    c.fillStyle = picked.has(n)
+    c.fillStyle = selected.has(n)
       ? t.accent
       : n.origin
         ? t["c-alarm"]
@@ -88,7 +88,7 @@ function paint(ins, canvas, nodes, at) {
     if (n.relative) c.fillRect(x(i) - (loud ? 0.75 : 0.4), top, loud ? 1.5 : 0.8, height - BOTTOM - top);
     c.globalAlpha = 1;
     c.beginPath();
-    c.arc(x(i), top, n.origin ? 3.5 : picked.has(n) ? 2.5 : 1.3, 0, 7);
+    c.arc(x(i), top, n.origin ? 3.5 : selected.has(n) ? 2.5 : 1.3, 0, 7);
     c.fill();
   });
   if (at === undefined) return;

@@ -7,21 +7,23 @@ import { empty } from "../parts.js";
 const LINE = 18;
 const WIDE = 1000; // characters of a line that are shown
 
-export function codePanel(ins) {
-  const code = ins.code();
+export function codePanel(inspector) {
+  const code = inspector.code();
   if (!code)
-    return h("div.cabw-pad", null, empty(ins.model.get("kernel") ? "Fetching the code…" : "Unpacking the code…"));
+    return h("div.cabw-pad", null, empty(inspector.model.get("kernel") ? "Fetching the code…" : "Unpacking the code…"));
   if (!code.length)
     return h(
       "div.cabw-pad",
       null,
       h("h2", null, "Code"),
-      empty(ins.graph.data.failure ? "The trace stopped before the graph was made." : "This capture holds no graph."),
+      empty(
+        inspector.graph.data.failure ? "The trace stopped before the graph was made." : "This capture holds no graph.",
+      ),
     );
-  const picked = new Set(ins.picked());
-  const hits = new Set((ins.hits || []).map((id) => ins.drawn.nodes.get(id).base?.id));
-  const lines = [...picked].flatMap((n) => code.linesOf(n)).sort((a, b) => a - b);
-  const make = (i) => line(ins, code, i, picked, hits);
+  const selected = new Set(inspector.selectedNodes());
+  const hits = new Set((inspector.hits || []).map((id) => inspector.drawn.nodes.get(id).base?.id));
+  const lines = [...selected].flatMap((n) => code.linesOf(n)).sort((a, b) => a - b);
+  const make = (i) => line(inspector, code, i, selected, hits);
   const body = h("div.cabw-scroll", { tabIndex: 0, role: "region", "aria-label": "Graph code" });
   body.append(
     windowed({
@@ -43,18 +45,18 @@ export function codePanel(ins) {
       "div.cabw-toolrow",
       null,
       h("span", null, plural(code.length, "statement")),
-      h("span.muted", null, `${number(ins.graph.data.plumbing)} of plumbing folded`),
+      h("span.muted", null, `${number(inspector.graph.data.plumbing)} of plumbing folded`),
       lines.length ? h("span.muted.cabw-end", null, `${number(lines.length)} selected`) : null,
     ),
     body,
   );
 }
 
-function line(ins, code, i, picked, hits) {
+function line(inspector, code, i, selected, hits) {
   const node = code.nodeAt(i);
   const [name, target, rest] = statement(code.lines[i].slice(0, WIDE));
-  const css = (picked.has(node) ? ".on" : "") + (node && hits.has(node.id) ? ".hit" : "");
-  const onclick = () => node && ins.reveal(node.key);
+  const css = (selected.has(node) ? ".on" : "") + (node && hits.has(node.id) ? ".hit" : "");
+  const onclick = () => node && inspector.reveal(node.key);
   return h(
     `button${css}`,
     { tabIndex: -1, title: node ? `${node.name.slice(0, 200)} #${node.id}` : "", onclick },

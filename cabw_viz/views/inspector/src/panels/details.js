@@ -4,11 +4,11 @@ import { h, number, plural, shape } from "../dom.js";
 import { bytes } from "../encode.js";
 import { operatorOf } from "../families.js";
 import { fxPicture } from "../fx.js";
-import { empty, heading, kindMark, to } from "../parts.js";
+import { empty, heading, kindMark, link, to } from "../parts.js";
 
 const MOST_LINES = 60;
 
-export function source(ins, n) {
+export function source(inspector, n) {
   if (!n.line) return null;
   const [short, full, text, first, around] = n.line;
   const line = Number(short.slice(short.lastIndexOf(":") + 1));
@@ -24,32 +24,38 @@ export function source(ins, n) {
 }
 
 /** The way the gradient takes from this node to a parameter, marked in the graph. */
-export function pathTo(ins, n) {
-  const { graph } = ins;
-  const cone = ins.drawn === graph ? ins.cone : graph.cone(n.key);
+export function pathTo(inspector, n) {
+  const { graph } = inspector;
+  const cone = inspector.drawn === graph ? inspector.cone : graph.cone(n.key);
   if (!cone?.down) return null;
   const parameters = graph.list.filter((p) => p.parameter && cone.mark[p.index] === 2);
   if (!parameters.length) return null;
   const names = h(
     "datalist",
-    { id: `${ins.prefix}below` },
+    { id: `${inspector.aria.prefix}below` },
     parameters.slice(0, 500).map((p) => h("option", { value: p.parameter })),
   );
   const input = h("input.cabw-input", {
     placeholder: `Way to one of ${plural(parameters.length, "parameter")}`,
     "aria-label": "Show the way to a parameter",
-    value: ins.way ? ins.way.name : "",
+    value: inspector.way ? inspector.way.name : "",
     spellcheck: false,
     onchange: () => {
       const p = parameters.find((q) => q.parameter === input.value);
-      ins.showPath(p ? n.key : null, p?.key);
+      inspector.showPath(p ? n.key : null, p?.key);
     },
   });
   input.setAttribute("list", names.id);
-  return h("div", null, heading("Way to a parameter", ins.way ? plural(ins.way.count, "node") : ""), input, names);
+  return h(
+    "div",
+    null,
+    heading("Way to a parameter", inspector.way ? plural(inspector.way.count, "node") : ""),
+    input,
+    names,
+  );
 }
 
-export function links(ins, n) {
+export function links(inspector, n) {
   const side = (name, ids, none) =>
     h(
       "div",
@@ -60,7 +66,7 @@ export function links(ins, n) {
             const other = n.graph.nodes.get(id);
             return h(
               "button",
-              to(ins, other.key),
+              to(inspector, other.key),
               kindMark(other, 11),
               h("span", null, other.label),
               h("span.muted", null, other.tag),
@@ -72,7 +78,7 @@ export function links(ins, n) {
   return h(
     "div.cabw-links",
     null,
-    n.graph === ins.graph
+    n.graph === inspector.graph
       ? [
           side("Gradient from", n.ins, "The root: nothing above."),
           side("Gradient to", n.outs, "A leaf: the gradient ends here."),
@@ -92,8 +98,8 @@ const table = (rows) =>
     ),
   );
 
-export function hooks(ins, n) {
-  const rows = ins.graph.hooksOf(n.index);
+export function hooks(inspector, n) {
+  const rows = inspector.graph.hooksOf(n.index);
   if (!rows.length) return null;
   return h(
     "div",
@@ -111,8 +117,8 @@ export function hooks(ins, n) {
 const short = (where) =>
   h("span", { title: where }, where.slice(Math.max(where.lastIndexOf("/"), where.lastIndexOf("\\")) + 1));
 
-export function saved(ins, n) {
-  const rows = ins.graph.savedOf(n.index);
+export function saved(inspector, n) {
+  const rows = inspector.graph.savedOf(n.index);
   if (!rows.length) return null;
   return h(
     "div",
@@ -126,7 +132,7 @@ export function saved(ins, n) {
           null,
           s.packed ? "packed by a hook" : [shape(s.shape), h("span.muted", null, ` ${s.dtype}`)],
           s.of && h("div.muted", null, s.of),
-          s.by && h("div.muted", null, "made by ", ins.link(s.by.key, `${s.by.label} #${s.by.id}`)),
+          s.by && h("div.muted", null, "made by ", link(inspector, s.by.key, `${s.by.label} #${s.by.id}`)),
         ),
         h("td.num", null, s.shared ? "shared" : s.packed ? "" : bytes(s.bytes)),
       ]),
@@ -134,8 +140,8 @@ export function saved(ins, n) {
   );
 }
 
-export function lifted(ins, n) {
-  const rows = ins.graph.liftedOf(n.index);
+export function lifted(inspector, n) {
+  const rows = inspector.graph.liftedOf(n.index);
   return rows.length
     ? h(
         "div",
@@ -152,8 +158,8 @@ export function lifted(ins, n) {
     : null;
 }
 
-export function baked(ins, n) {
-  const rows = ins.graph.bakedOf(n.index);
+export function baked(inspector, n) {
+  const rows = inspector.graph.bakedOf(n.index);
   return rows.length
     ? h(
         "div",
@@ -170,30 +176,30 @@ export function baked(ins, n) {
 }
 
 /** The operators that it runs: of the lowered graph, or as an audit saw them. */
-export function operators(ins, n) {
-  const code = ins.levels.known("aten");
+export function operators(inspector, n) {
+  const code = inspector.levels.known("aten");
   const own = code ? code.linesOf(n) : [];
-  const show = h("button.cabw-link", { onclick: () => ins.setLevel("aten") }, "Show in the graph");
+  const show = h("button.cabw-link", { onclick: () => inspector.setLevel("aten") }, "Show in the graph");
   if (own.length) {
     const rows = own.slice(0, MOST_LINES).map((i) => {
       const key = `a${code.columns.ordinal[i]}`;
       const [name, target, rest] = statement(code.lines[i].slice(0, 300));
       return h(
         "button.cabw-one",
-        { "data-key": key, title: code.lines[i].slice(0, 2000), onclick: () => ins.reveal(key) },
+        { "data-key": key, title: code.lines[i].slice(0, 2000), onclick: () => inspector.reveal(key) },
         [`${name} = `, h("b", null, operatorOf(target)), h("span.muted", null, rest)],
       );
     });
     return h("div", null, heading("Aten operators", show), h("div.cabw-src.mono", null, rows));
   }
-  if (!code && ins.graph.data.lowered)
+  if (!code && inspector.graph.data.lowered)
     return h(
       "div",
       null,
-      heading("Aten operators", h("button.cabw-link", { onclick: () => ins.levels.code("aten") }, "Show them")),
+      heading("Aten operators", h("button.cabw-link", { onclick: () => inspector.levels.code("aten") }, "Show them")),
     );
   const ran = new Map();
-  for (const t of ins.graph.touches)
+  for (const t of inspector.graph.touches)
     if (t.node === n && t.phase === "execution" && t.attribute.includes("."))
       ran.set(t.attribute, (ran.get(t.attribute) || 0) + t.count);
   if (!ran.size) return null;
@@ -211,9 +217,9 @@ export function operators(ins, n) {
   );
 }
 
-export function graphCode(ins, n) {
-  if (!ins.graph.columns.graph_nodes[n.index]) return null;
-  const code = ins.code();
+export function graphCode(inspector, n) {
+  if (!inspector.graph.columns.graph_nodes[n.index]) return null;
+  const code = inspector.code();
   const own = code ? code.linesOf(n) : [];
   if (code && !own.length) return null;
   const line = (i) =>
@@ -223,10 +229,10 @@ export function graphCode(ins, n) {
     null,
     heading(
       "Graph nodes",
-      own.length ? h("button.cabw-link", { onclick: () => ins.openTab("code") }, "Show in Code") : null,
+      own.length ? h("button.cabw-link", { onclick: () => inspector.openTab("code") }, "Show in Code") : null,
     ),
     code
-      ? [fxPicture(ins, code, own), h("div.cabw-src.mono", null, own.slice(0, MOST_LINES).map(line))]
+      ? [fxPicture(inspector, code, own), h("div.cabw-src.mono", null, own.slice(0, MOST_LINES).map(line))]
       : empty("Fetching the code…"),
     own.length > MOST_LINES ? h("p.muted", null, `${number(own.length - MOST_LINES)} more lines in Code.`) : null,
   );

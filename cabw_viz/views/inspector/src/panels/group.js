@@ -7,13 +7,14 @@ import { facts, finding, heading, kindMark, place, reach, title, to } from "../p
 
 const ROW = 24;
 
-export function groupParts(ins, g) {
-  const nodes = ins.drawn === ins.graph ? g.nodes : [...new Set(g.nodes.map((n) => n.base))].filter(Boolean);
+export function groupParts(inspector, g) {
+  const nodes =
+    inspector.drawn === inspector.graph ? g.nodes : [...new Set(g.nodes.map((n) => n.base))].filter(Boolean);
   const rows = nodes.map((n) => n.row).filter(Boolean);
   const wrong = rows.filter((row) => !row.good);
   const held = heldBy(nodes);
   const spent = timed(nodes);
-  const open = ins.expanded.has(g.path);
+  const open = inspector.expanded.has(g.path);
   const list = g.children.length ? [...g.children, ...g.own] : g.nodes;
   const parameters = nodes.filter((n) => n.parameter).length;
   return [
@@ -33,7 +34,7 @@ export function groupParts(ins, g) {
       ],
       ["Holds", held ? bytes(held) : null],
       ["Time", duration(spent) || null],
-      ["Reach", reach(ins.cone)],
+      ["Reach", reach(inspector.cone)],
     ]),
     g.parent
       ? h(
@@ -41,20 +42,20 @@ export function groupParts(ins, g) {
           null,
           h(
             "button.cabw-tag",
-            { onclick: () => ins.toggle(g.path) },
+            { onclick: () => inspector.toggle(g.path) },
             open ? "Close group" : g.stack ? `Open ${g.stack} blocks` : "Open group",
             h("span.muted", null, "Enter"),
           ),
         )
       : null,
-    found(ins, nodes),
+    found(inspector, nodes),
     heading(g.children.length ? "Inside" : "Nodes", number(list.length)),
     windowed({
       count: list.length,
       height: ROW,
-      scroller: () => ins.body,
+      scroller: () => inspector.panels.body,
       className: ".cabw-links",
-      make: (i) => member(ins, list[i]),
+      make: (i) => member(inspector, list[i]),
     }),
   ];
 }
@@ -67,32 +68,32 @@ function blocks(g) {
   return [plural(usual.nodes.length, "node"), ...odd, ...more].join(", ");
 }
 
-function found(ins, nodes) {
+function found(inspector, nodes) {
   const origin = nodes.find((n) => n.origin);
   const touched = nodes.filter((n) => n.initial || n.passes);
   return [
     origin &&
-      finding(ins, {
+      finding(inspector, {
         icon: "flag",
         head: "First divergence inside",
-        text: `${title(origin)}, ${place(ins, origin)}`,
-        onclick: () => ins.reveal(origin.key),
+        text: `${title(origin)}, ${place(inspector, origin)}`,
+        onclick: () => inspector.reveal(origin.key),
       }),
     ...touched.slice(0, 5).map((n) =>
-      finding(ins, {
+      finding(inspector, {
         icon: "bang",
         head: n.initial ? "Touched in the initial trace" : "Looked for in a graph pass",
-        text: `${title(n)}, ${place(ins, n)}`,
-        onclick: () => ins.reveal(n.key),
+        text: `${title(n)}, ${place(inspector, n)}`,
+        onclick: () => inspector.reveal(n.key),
       }),
     ),
   ].filter(Boolean);
 }
 
-function member(ins, c) {
+function member(inspector, c) {
   return h(
     "button",
-    to(ins, c.key),
+    to(inspector, c.key),
     c.nodes ? svg(ICON.right, { size: 11 }) : kindMark(c, 11),
     h(
       "span",

@@ -3,13 +3,13 @@ import { h, shape } from "../dom.js";
 import { bytes } from "../encode.js";
 import { heldBy } from "../drawable.js";
 import { windowed } from "../list.js";
-import { empty, fold, heading, meter, place } from "../parts.js";
+import { empty, fold, heading, link, meter, place } from "../parts.js";
 
 const ROW = 26;
 const LARGEST = 8;
 
-export function memoryPanel(ins) {
-  const { graph } = ins;
+export function memoryPanel(inspector) {
+  const { graph } = inspector;
   const total = heldBy(graph.list);
   if (!total)
     return h(
@@ -22,8 +22,9 @@ export function memoryPanel(ins) {
           : "No node of this backward is known to save a tensor.",
       ),
     );
-  ins.held ??= new Map([...graph.groups.values()].map((g) => [g, heldBy(g.nodes)]));
-  const rows = unfolded(ins, (ins.ui.memory ??= new Set([""])));
+  const open = inspector.panels.state("open in memory", () => new Set([""]));
+  const held = inspector.panels.state("bytes by group", () => bytesByGroup(graph));
+  const rows = rowsOf(graph.root, open, held);
   return h(
     "div",
     null,
@@ -49,24 +50,26 @@ export function memoryPanel(ins) {
           windowed({
             count: rows.length,
             height: ROW,
-            make: (i) => line(ins, rows[i], total),
-            scroller: () => ins.body,
+            make: (i) => line(inspector, rows[i], open, held),
+            scroller: () => inspector.panels.body,
           }),
         ]
       : null,
-    h("div.cabw-pad", null, heading("Largest saved tensors"), largest(ins)),
+    h("div.cabw-pad", null, heading("Largest saved tensors"), largest(inspector)),
   );
 }
 
+const bytesByGroup = (graph) => new Map([...graph.groups.values()].map((g) => [g, heldBy(g.nodes)]));
+
 /** [group, depth] of each row: the open ones with what is in them, the largest first; blocks in their own order. */
-function unfolded(ins, open) {
+function rowsOf(root, open, held) {
   const rows = [];
-  const todo = [[ins.graph.root, 0]];
+  const todo = [[root, 0]];
   while (todo.length) {
     const [g, depth] = todo.pop();
     rows.push([g, depth]);
     if (!open.has(g.path)) continue;
-    const order = g.stack ? (a, b) => Number(a.name) - Number(b.name) : (a, b) => ins.held.get(b) - ins.held.get(a);
+    const order = g.stack ? (a, b) => Number(a.name) - Number(b.name) : (a, b) => held.get(b) - held.get(a);
     todo.push(
       ...g.children
         .slice()
@@ -78,17 +81,16 @@ function unfolded(ins, open) {
   return rows;
 }
 
-function line(ins, [g, depth], total) {
-  const open = ins.ui.memory;
+function line(inspector, [g, depth], open, held) {
   const step = () => {
     if (!open.delete(g.path)) open.add(g.path);
-    ins.refreshPanel();
+    inspector.refreshPanel();
   };
   return h(
     "div.cabw-row.cabw-memory",
     {
       "data-key": g.parent ? g.key : undefined,
-      "aria-current": ins.selection === g.key ? "true" : undefined,
+      "aria-current": inspector.selection === g.key ? "true" : undefined,
     },
     h(
       "span.cabw-member",
@@ -96,18 +98,18 @@ function line(ins, [g, depth], total) {
       g.children.length ? fold(open.has(g.path), g.name, step) : h("i.cabw-fold"),
       h(
         "button.cabw-link.cabw-plain",
-        { onclick: () => (g.parent ? ins.reveal(g.key) : ins.select("")) },
+        { onclick: () => (g.parent ? inspector.reveal(g.key) : inspector.select("")) },
         g.part > 1 ? `${g.name} (${g.part})` : g.name,
         h("span.muted", null, g.cls && g.cls !== g.name ? `  ${g.cls}` : ""),
       ),
     ),
-    meter(ins.held.get(g) / total, "var(--q3)"),
-    h("span.num", null, bytes(ins.held.get(g))),
+    meter(held.get(g) / held.get(inspector.graph.root), "var(--q3)"),
+    h("span.num", null, bytes(held.get(g))),
   );
 }
 
-function largest(ins) {
-  const { graph } = ins;
+function largest(inspector) {
+  const { graph } = inspector;
   const { saved_bytes: size, saved_storage: storage, saved_shared: shared, saved_at: at } = graph.columns;
   const seen = new Set();
   const best = [];
@@ -136,7 +138,7 @@ function largest(ins) {
         return h(
           "tr",
           null,
-          h("td", null, ins.link(n.key, `${n.label} #${n.id}`), h("div.muted", null, place(ins, n))),
+          h("td", null, link(inspector, n.key, `${n.label} #${n.id}`), h("div.muted", null, place(inspector, n))),
           h("td.mono", null, s.field),
           h("td", null, shape(s.shape)),
           h("td.num", null, bytes(s.bytes)),

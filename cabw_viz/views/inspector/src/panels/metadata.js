@@ -1,22 +1,22 @@
 /** Who read which metadata, by phase. */
 import { h, number, plural } from "../dom.js";
-import { empty, heading, kindMark, meter, place, scope, title, to } from "../parts.js";
+import { empty, heading, kindMark, link, meter, place, scope, title, to } from "../parts.js";
 import { taskForm } from "../task.js";
 
 const MOST = 40;
 const total = (touches) => touches.reduce((sum, t) => sum + t.count, 0);
 
-export function metadataPanel(ins) {
-  const { graph } = ins;
-  const picked = ins.selection ? new Set(ins.picked()) : null;
-  const of = (phase) => graph.touches.filter((t) => t.phase === phase && (!picked || picked.has(t.node)));
+export function metadataPanel(inspector) {
+  const { graph } = inspector;
+  const selected = inspector.selection ? new Set(inspector.selectedNodes()) : null;
+  const of = (phase) => graph.touches.filter((t) => t.phase === phase && (!selected || selected.has(t.node)));
   const initial = of("initial_trace");
   const passes = of("graph_pass");
   const at = new Set([...initial, ...passes].map((t) => t.node));
   return h(
     "div",
     null,
-    scope(ins),
+    scope(inspector),
     h(
       "div.cabw-pad",
       null,
@@ -26,7 +26,7 @@ export function metadataPanel(ins) {
         at.size ? `${plural(at.size, "node")} touched before the graph ran` : "Untouched before the graph ran",
       ),
       marked(
-        ins,
+        inspector,
         "initial_trace",
         initial,
         "Initial trace",
@@ -34,14 +34,14 @@ export function metadataPanel(ins) {
         "A dummy has no real shape. Whoever read it made a mistake that the graph may carry on.",
       ),
       marked(
-        ins,
+        inspector,
         "graph_pass",
         passes,
         "Graph passes",
         "of what is not there",
         "The graph's nodes hold no example values. A pass that looks for them finds nothing.",
       ),
-      execution(ins, of("execution")),
+      execution(inspector, of("execution")),
     ),
   );
 }
@@ -51,24 +51,24 @@ const CALM = {
   graph_pass: "No pass looked for metadata that the graph does not hold.",
 };
 
-function unwatched(ins, phase) {
+function unwatched(inspector, phase) {
   const tripwire = ["Not watched in this capture: ", h("code", null, "capture(tripwire=True)"), " does."];
-  const watching = ins.graph.watched.has("initial_trace");
+  const watching = inspector.graph.watched.has("initial_trace");
   return phase === "graph_pass" && watching
     ? "No compiler was given this graph: there was no pass to watch."
     : tripwire;
 }
 
-function marked(ins, phase, touches, name, what, words) {
+function marked(inspector, phase, touches, name, what, words) {
   const note = touches.length ? `${plural(total(touches), "read")} ${what}` : "";
   if (!touches.length)
-    return [heading(name), empty(ins.graph.watched.has(phase) ? CALM[phase] : unwatched(ins, phase))];
+    return [heading(name), empty(inspector.graph.watched.has(phase) ? CALM[phase] : unwatched(inspector, phase))];
   return [
     heading(name, note),
     h("p", null, words),
     grouped(touches)
       .slice(0, MOST)
-      .map((group) => read(ins, group)),
+      .map((group) => read(inspector, group)),
   ];
 }
 
@@ -83,7 +83,7 @@ function grouped(touches) {
 }
 
 /** One node, and each line of code that read at it with what it read. */
-function read(ins, group) {
+function read(inspector, group) {
   const [{ node, at }] = group;
   const lines = new Map();
   for (const t of group) {
@@ -95,7 +95,7 @@ function read(ins, group) {
     "div.cabw-read",
     null,
     node
-      ? h("div", null, ins.link(node.key, title(node)), h("span.muted", null, `  ${place(ins, node)}`))
+      ? h("div", null, link(inspector, node.key, title(node)), h("span.muted", null, `  ${place(inspector, node)}`))
       : h("div", null, at ?? "no node of this backward"),
     [...lines].slice(0, MOST).map(([line, attributes]) => [
       h("div.mono.muted.cabw-wrap.cabw-by", null, line),
@@ -110,57 +110,54 @@ function read(ins, group) {
 
 const tag = (name, count) => h("span.cabw-tag", null, name, h("span.muted", null, `× ${number(count)}`));
 
-function execution(ins, touches) {
-  const watched = ins.graph.watched.has("execution");
-  const missing = "What each node reads when the graph runs has not been watched.";
+function execution(inspector, touches) {
   if (!touches.length)
-    return [heading("Execution"), watched ? empty("No read while the graph ran.") : taskForm(ins, "audit", missing)];
-  const attributes = tally(touches, (t) => t.attribute);
+    return [
+      heading("Execution"),
+      inspector.graph.watched.has("execution")
+        ? empty("No read while the graph ran.")
+        : taskForm(inspector, "audit", "What each node reads when the graph runs has not been watched."),
+    ];
   const nodes = tally(
     touches.filter((t) => t.node),
     (t) => t.node,
   );
-  const most = attributes[0][1];
   return [
     heading("Execution", `${plural(total(touches), "read")} at ${plural(nodes.length, "node")}`),
-    h(
-      "table",
-      null,
-      h(
-        "tbody",
-        null,
-        attributes
-          .slice(0, MOST)
-          .map(([name, count]) =>
-            h(
-              "tr",
-              null,
-              h("td.cabw-attribute.cabw-wrap", null, name),
-              h("td.cabw-middle", null, meter(count / most, "var(--q3)")),
-              h("td.num", null, number(count)),
-            ),
-          ),
-      ),
-    ),
+    attributeTable(tally(touches, (t) => t.attribute)),
     heading("Most reads"),
     h(
       "div.cabw-links.cabw-single",
       null,
-      nodes
-        .slice(0, 12)
-        .map(([n, count]) =>
-          h(
-            "button",
-            to(ins, n.key),
-            kindMark(n, 11),
-            h("span", null, n.label, h("span.muted", null, ` #${n.id}  ${n.module || ""}`)),
-            h("span", null, number(count)),
-          ),
-        ),
+      nodes.slice(0, 12).map((counted) => nodeButton(inspector, counted)),
     ),
   ];
 }
 
+function attributeTable(attributes) {
+  const [[, most]] = attributes;
+  const row = ([name, count]) =>
+    h(
+      "tr",
+      null,
+      h("td.cabw-attribute.cabw-wrap", null, name),
+      h("td.cabw-middle", null, meter(count / most, "var(--q3)")),
+      h("td.num", null, number(count)),
+    );
+  return h("table", null, h("tbody", null, attributes.slice(0, MOST).map(row)));
+}
+
+function nodeButton(inspector, [node, count]) {
+  return h(
+    "button",
+    to(inspector, node.key),
+    kindMark(node, 11),
+    h("span", null, node.label, h("span.muted", null, ` #${node.id}  ${node.module || ""}`)),
+    h("span", null, number(count)),
+  );
+}
+
+/** [what, count] of each, the most frequent first. */
 function tally(touches, of) {
   const counts = new Map();
   for (const t of touches) counts.set(of(t), (counts.get(of(t)) || 0) + t.count);

@@ -13,8 +13,8 @@ const LOOKS = {
   bypassed: ["bypassed", "Bypassed"],
 };
 
-export function missesPanel(ins) {
-  const { events, again } = ins.session;
+export function missesPanel(inspector) {
+  const { events, again } = inspector.session;
   if (!events.length)
     return h("div.cabw-pad", null, h("h2", null, "Misses"), empty("No backward call of a session is known here."));
   const count = events.filter((e) => e.outcome === "captured").length;
@@ -33,13 +33,13 @@ export function missesPanel(ins) {
       ),
     ),
     rows.length <= FEW
-      ? rows.map((row, i) => line(ins, row, i))
+      ? rows.map((row, i) => line(inspector, row, i))
       : windowed({
           count: rows.length,
           height: ROW,
           className: ".cabw-even",
-          make: (i) => line(ins, rows[i], i),
-          scroller: () => ins.body,
+          make: (i) => line(inspector, rows[i], i),
+          scroller: () => inspector.panels.body,
         }),
   );
 }
@@ -57,7 +57,7 @@ function alike(events) {
   return rows;
 }
 
-function line(ins, e, i) {
+function line(inspector, e, i) {
   const [icon, text] = LOOKS[e.outcome];
   const loud = (e.outcome === "captured" && i) || e.outcome === "failed";
   const words = inPlainWords(e.reason);
@@ -79,20 +79,20 @@ function line(ins, e, i) {
       "div.why",
       null,
       h("span.mono", null, `${e.function} at ${e.where || "an unknown place"}`),
-      e.capture === null || e.outcome !== "captured" ? null : shown(ins, e.capture),
+      e.capture === null || e.outcome !== "captured" ? null : shown(inspector, e.capture),
     ),
     e.reason ? h("div.why", { title: e.reason }, words) : null,
     words !== e.reason ? h("div.why.mono.cabw-wrap.cabw-raw", null, e.reason) : null,
   );
 }
 
-function shown(ins, capture) {
-  if (ins.session.captures.length < 2) return null;
-  if (capture === ins.graph.data.capture) return h("span", null, "  shown here");
+function shown(inspector, capture) {
+  if (inspector.session.captures.length < 2) return null;
+  if (capture === inspector.graph.data.capture) return h("span", null, "  shown here");
   return h(
     "span",
     null,
     "  ",
-    h("button.cabw-link", { onclick: () => ins.openCapture(capture) }, `Show capture ${capture}`),
+    h("button.cabw-link", { onclick: () => inspector.openCapture(capture) }, `Show capture ${capture}`),
   );
 }

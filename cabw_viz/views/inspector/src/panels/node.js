@@ -1,17 +1,17 @@
 /** The selected item; without a selection what was found in the whole capture. */
 import { h, mark, plural, shape } from "../dom.js";
 import { bytes, differs, duration, error } from "../encode.js";
-import { ALARM, facts, kindMark, reach } from "../parts.js";
+import { ALARM, facts, kindMark, link, reach } from "../parts.js";
 import { baked, graphCode, hooks, lifted, links, operators, pathTo, saved, source } from "./details.js";
 import { groupParts } from "./group.js";
 import { matches, overview } from "./overview.js";
 
-export function nodePanel(ins) {
-  const item = ins.drawn.item(ins.selection);
-  if (!item) return ins.hits ? matches(ins) : overview(ins);
-  const node = item.owner ?? (ins.selection[0] === "n" ? item.base : null);
+export function nodePanel(inspector) {
+  const item = inspector.drawn.item(inspector.selection);
+  if (!item) return inspector.hits ? matches(inspector) : overview(inspector);
+  const node = item.owner ?? (inspector.selection[0] === "n" ? item.base : null);
   const parts = node ? nodeParts : item.nodes ? groupParts : opParts;
-  return h("div.cabw-pad", null, parts(ins, node ?? item));
+  return h("div.cabw-pad", null, parts(inspector, node ?? item));
 }
 
 const MADE = {
@@ -24,7 +24,7 @@ const MADE = {
 };
 
 /** A graph node, and the autograd node that it belongs to. */
-function opParts(ins, op) {
+function opParts(inspector, op) {
   const reads = [
     op.initial && `${op.initial} initial trace`,
     op.passes && `${op.passes} graph pass`,
@@ -44,30 +44,30 @@ function opParts(ins, op) {
     ),
     facts([
       ["Kind", MADE[op.kind] ?? op.kind.replaceAll("_", " ")],
-      ["Autograd node", op.base ? ins.link(op.base.key, op.base.title) : "none"],
+      ["Autograd node", op.base ? link(inspector, op.base.key, op.base.title) : "none"],
       ["Module", op.module || null],
       ["Reads", reads.filter(Boolean).join(", ") || null],
-      ["Reach", reach(ins.cone, ["towards the inputs", "towards the outputs"])],
+      ["Reach", reach(inspector.cone, ["towards the inputs", "towards the outputs"])],
     ]),
     h("div.cabw-src.mono", null, h("div.cabw-one.cabw-whole", null, op.text.slice(0, 4000))),
-    source(ins, op),
-    links(ins, op),
+    source(inspector, op),
+    links(inspector, op),
   ];
 }
 
-function nodeParts(ins, n) {
+function nodeParts(inspector, n) {
   return [
-    head(ins, n),
-    nodeFacts(ins, n),
-    source(ins, n),
-    pathTo(ins, n),
-    links(ins, n),
-    hooks(ins, n),
-    saved(ins, n),
-    lifted(ins, n),
-    baked(ins, n),
-    operators(ins, n),
-    graphCode(ins, n),
+    head(inspector, n),
+    nodeFacts(inspector, n),
+    source(inspector, n),
+    pathTo(inspector, n),
+    links(inspector, n),
+    hooks(inspector, n),
+    saved(inspector, n),
+    lifted(inspector, n),
+    baked(inspector, n),
+    operators(inspector, n),
+    graphCode(inspector, n),
   ];
 }
 
@@ -91,7 +91,7 @@ function agreed(n) {
 /** An error that says nothing of the kind of difference, or the kind. */
 const differing = (n) => (n.relative < Infinity ? `differs by ${error(n.relative)}` : n.verdict.replaceAll("_", " "));
 
-function head(ins, n) {
+function head(inspector, n) {
   const verdict =
     !n.compared || n.origin
       ? null
@@ -122,8 +122,8 @@ function head(ins, n) {
       ),
     ),
     tags.length ? h("div.cabw-tags", null, tags) : null,
-    n.failed ? h("pre.cabw-error", null, ins.graph.data.failure) : null,
-    ins.graph.culprits.filter((c) => c.node === n).map(atFault),
+    n.failed ? h("pre.cabw-error", null, inspector.graph.data.failure) : null,
+    inspector.graph.culprits.filter((c) => c.node === n).map(atFault),
   );
 }
 
@@ -133,8 +133,8 @@ const specs = (list) =>
     ? [...new Set(list.map(spec))].slice(0, 6).map((text) => h("div", null, text))
     : null;
 
-function nodeFacts(ins, n) {
-  const { graph } = ins;
+function nodeFacts(inspector, n) {
+  const { graph } = inspector;
   const visit = graph.columns.visit[n.index];
   const leaves = graph.leavesOf(n.index);
   const out = graph.gradients("out", n.index).filter(Boolean);
@@ -150,7 +150,7 @@ function nodeFacts(ins, n) {
       "Module",
       graph.grouped
         ? n.parent.path
-          ? ins.link(n.parent.key, n.parent.module, ` ${n.parent.cls}`)
+          ? link(inspector, n.parent.key, n.parent.module, ` ${n.parent.cls}`)
           : (n.module ?? graph.model)
         : null,
     ],
@@ -167,6 +167,6 @@ function nodeFacts(ins, n) {
     ["Reads", reads || null],
     ["Holds", n.bytes ? bytes(n.bytes) : null],
     ["Time", duration(n.seconds) || null],
-    ["Reach", reach(ins.cone)],
+    ["Reach", reach(inspector.cone)],
   ]);
 }

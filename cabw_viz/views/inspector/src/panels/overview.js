@@ -16,8 +16,8 @@ const RAN = {
 };
 
 /** What a search found, as a list; the canvas shows the same hits in place. */
-export function matches(ins) {
-  const ids = ins.hits;
+export function matches(inspector) {
+  const ids = inspector.hits;
   if (!ids.length) {
     const words = NAMED.flatMap((flag) => [h("code", null, flag), ", "]);
     return h(
@@ -33,10 +33,10 @@ export function matches(ins) {
     );
   }
   const make = (i) => {
-    const n = ins.drawn.nodes.get(ids[i]);
+    const n = inspector.drawn.nodes.get(ids[i]);
     return h(
       "button.cabw-row.cabw-match",
-      to(ins, n.key),
+      to(inspector, n.key),
       kindMark(n, 11),
       h("span", null, n.label),
       h("span.muted", null, n.parameter || n.module || ""),
@@ -53,15 +53,15 @@ export function matches(ins) {
         "h2",
         null,
         plural(ids.length, "match", "matches"),
-        h("span.muted.cabw-light", null, `  of ${number(ins.drawn.nodes.size)} nodes`),
+        h("span.muted.cabw-light", null, `  of ${number(inspector.drawn.nodes.size)} nodes`),
       ),
     ),
-    windowed({ count: ids.length, height: ROW, make, scroller: () => ins.body }),
+    windowed({ count: ids.length, height: ROW, make, scroller: () => inspector.panels.body }),
   );
 }
 
-export function overview(ins) {
-  const { graph } = ins;
+export function overview(inspector) {
+  const { graph } = inspector;
   const { data } = graph;
   return h(
     "div.cabw-pad",
@@ -71,9 +71,9 @@ export function overview(ins) {
       null,
       data.failure ? "This backward failed" : graph.nodes.size ? "What this backward shows" : "Nothing was captured",
     ),
-    data.failure ? failed(ins) : null,
-    graph.nodes.size ? [parity(ins), touched(ins), held(ins), slow(ins)] : null,
-    calls(ins),
+    data.failure ? failed(inspector) : null,
+    graph.nodes.size ? [parity(inspector), touched(inspector), held(inspector), slow(inspector)] : null,
+    calls(inspector),
     graph.nodes.size
       ? [
           heading("Capture"),
@@ -93,43 +93,43 @@ export function overview(ins) {
   );
 }
 
-function failed(ins) {
-  const { data } = ins.graph;
-  const node = ins.graph.nodes.get(data.failed_at);
-  return finding(ins, {
+function failed(inspector) {
+  const { data } = inspector.graph;
+  const node = inspector.graph.nodes.get(data.failed_at);
+  return finding(inspector, {
     icon: "cross",
     head: node ? `Stopped at ${title(node)}` : "The trace stopped",
     text: data.failure.slice(0, 400),
-    onclick: () => node && ins.reveal(node.key),
+    onclick: () => node && inspector.reveal(node.key),
   });
 }
 
-function parity(ins) {
-  const { graph } = ins;
+function parity(inspector) {
+  const { graph } = inspector;
   const see = (key) => () => {
-    ins.setColour("parity");
-    ins.openTab(key ? "node" : "parity");
-    if (key) ins.reveal(key);
+    inspector.setColour("parity");
+    inspector.openTab(key ? "node" : "parity");
+    if (key) inspector.reveal(key);
   };
   const { first, wrong, parameters } = graph;
   if (!graph.parity && !first)
     return graph.data.failure
       ? null
-      : finding(ins, {
+      : finding(inspector, {
           icon: "ring",
           colour: CALM,
           head: "Parity has not been computed",
-          text: ins.model.get("kernel")
+          text: inspector.model.get("kernel")
             ? "The Parity panel runs the graph again and compares."
             : "With a kernel: cap.parity()",
-          onclick: () => ins.openTab("parity"),
+          onclick: () => inspector.openTab("parity"),
         });
   if (first)
-    return finding(ins, {
+    return finding(inspector, {
       icon: "flag",
       head: `Gradients part at ${title(first)}`,
       text: [
-        place(ins, first),
+        place(inspector, first),
         "Its inputs agree with eager",
         parameters.length ? `${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ` : null,
       ]
@@ -138,7 +138,7 @@ function parity(ins) {
         .join(" "),
       onclick: see(first.key),
     });
-  return finding(ins, {
+  return finding(inspector, {
     icon: wrong.length ? "differ" : "equal",
     colour: wrong.length ? ALARM : CALM,
     head: wrong.length
@@ -154,20 +154,20 @@ function worst(wrong) {
   return `The worst is ${row.name.slice(0, 200)}: ${row.verdict}, ${error(row.rel)} relative.`;
 }
 
-function touched(ins) {
-  const { graph } = ins;
+function touched(inspector) {
+  const { graph } = inspector;
   const see = (n) => () => {
-    ins.setColour("touches");
-    ins.reveal(n.key);
+    inspector.setColour("touches");
+    inspector.reveal(n.key);
   };
   const shown = graph.touched.slice(0, 5).map((n) => {
     const text = n.initial
       ? `${plural(n.initial, "read")} of a dummy in the initial trace.`
       : `${plural(n.passes, "lookup")} of metadata that the graph does not hold.`;
-    return finding(ins, {
+    return finding(inspector, {
       icon: "bang",
       head: `Metadata touched at ${title(n)}`,
-      text: [place(ins, n), text].filter(Boolean).join(". "),
+      text: [place(inspector, n), text].filter(Boolean).join(". "),
       onclick: see(n),
     });
   });
@@ -176,8 +176,8 @@ function touched(ins) {
   return shown;
 }
 
-function held(ins) {
-  const { graph } = ins;
+function held(inspector) {
+  const { graph } = inspector;
   const total = heldBy(graph.list);
   if (!total) return null;
   const { stack } = graph;
@@ -186,10 +186,10 @@ function held(ins) {
     ? `${bytes(heldBy(stack.children[0].nodes))} in each of the ${stack.stack} blocks of ${stack.path}.`
     : "By module, in the Memory panel.";
   const onclick = () => {
-    ins.setColour("bytes");
-    ins.openTab("memory");
+    inspector.setColour("bytes");
+    inspector.openTab("memory");
   };
-  return finding(ins, {
+  return finding(inspector, {
     icon: "bar3",
     colour: "var(--q3)",
     head: `${bytes(total)} held for this backward`,
@@ -199,28 +199,30 @@ function held(ins) {
 }
 
 /** Where the time goes; an offer to measure it, where the colour asks for it. */
-function slow(ins) {
-  const { graph } = ins;
+function slow(inspector) {
+  const { graph } = inspector;
   if (!graph.times) {
-    const form = ins.colour === "time" || ins.model.get("task")?.what === "times";
-    return form ? h("div", null, heading("Time"), taskForm(ins, "times", "The nodes have not been timed.")) : null;
+    const form = inspector.colour === "time" || inspector.model.get("task")?.what === "times";
+    return form
+      ? h("div", null, heading("Time"), taskForm(inspector, "times", "The nodes have not been timed."))
+      : null;
   }
   const slowest = graph.list.reduce((a, b) => (b.seconds > (a?.seconds ?? -1) ? b : a), null);
   if (!slowest) return null;
-  return finding(ins, {
+  return finding(inspector, {
     icon: "bar3",
     colour: "var(--q3)",
     head: `${duration(timed(graph.list))} in all nodes, the graph run op by op`,
-    text: `The slowest is ${title(slowest)}, ${place(ins, slowest)}: ${duration(slowest.seconds)}.`,
+    text: `The slowest is ${title(slowest)}, ${place(inspector, slowest)}: ${duration(slowest.seconds)}.`,
     onclick: () => {
-      ins.setColour("time");
-      ins.reveal(slowest.key);
+      inspector.setColour("time");
+      inspector.reveal(slowest.key);
     },
   });
 }
 
-function calls(ins) {
-  const { events, again, captures } = ins.session;
+function calls(inspector) {
+  const { events, again, captures } = inspector.session;
   if (!events.length)
     return captures.length
       ? null
@@ -232,9 +234,9 @@ function calls(ins) {
           " inside of it.",
         );
   const failures = events.filter((e) => e.outcome === "failed" || e.outcome === "bypassed");
-  const onclick = () => ins.openTab("misses");
+  const onclick = () => inspector.openTab("misses");
   if (!captures.length)
-    return finding(ins, {
+    return finding(inspector, {
       icon: "cross",
       head:
         events.length === 1
@@ -245,7 +247,7 @@ function calls(ins) {
     });
   return [
     failures.length
-      ? finding(ins, {
+      ? finding(inspector, {
           icon: "cross",
           head: `${plural(failures.length, "backward call")} failed or bypassed`,
           text: failures[0].reason.slice(0, 200),
@@ -253,14 +255,14 @@ function calls(ins) {
         })
       : null,
     again.length
-      ? finding(ins, {
+      ? finding(inspector, {
           icon: "circle",
           colour: CALM,
           head: `Captured again in ${number(again.length)} of ${plural(events.length - 1, "later call")}`,
           text: inPlainWords(again[0].reason).slice(0, 300),
           onclick,
         })
-      : finding(ins, {
+      : finding(inspector, {
           icon: "circle",
           colour: CALM,
           head: "Captured once",

@@ -3,7 +3,7 @@ import { h, mark, number, plural, shape } from "../dom.js";
 import { error } from "../encode.js";
 import { windowed } from "../list.js";
 import { ALARM, empty, finding, heading, meter, place, title } from "../parts.js";
-import { segment } from "../segment.js";
+import { Segment } from "../segment.js";
 import { taskForm } from "../task.js";
 import { chart } from "./chart.js";
 
@@ -21,17 +21,17 @@ const ORDERS = {
   name: (a, b) => a.name.localeCompare(b.name, "en", { numeric: true }),
 };
 
-export function parityPanel(ins) {
-  const { graph } = ins;
+export function parityPanel(inspector) {
+  const { graph } = inspector;
   if (!graph.parity)
     return h(
       "div.cabw-pad",
       null,
       h("h2", null, "Parity"),
-      taskForm(ins, "parity", "Parity has not been computed."),
-      diverging(ins),
+      taskForm(inspector, "parity", "Parity has not been computed."),
+      diverging(inspector),
     );
-  const ui = (ins.ui.parityList ??= { show: graph.wrong.length ? "bad" : "all", by: "order" });
+  const ui = inspector.panels.state("parity list", () => ({ show: graph.wrong.length ? "bad" : "all", by: "order" }));
   const rows = listed(graph, ui);
   return h(
     "div",
@@ -39,15 +39,18 @@ export function parityPanel(ins) {
     h(
       "div.cabw-pad.cabw-tight",
       null,
-      summary(ins),
-      diverging(ins),
+      summary(inspector),
+      diverging(inspector),
       heading("Parameters"),
-      conditions(ins),
-      taskForm(ins, "parity"),
+      conditions(inspector),
+      taskForm(inspector, "parity"),
     ),
-    graph.parameters.length ? [toolbar(ins, ui), columns(ins, ui), table(ins, rows)] : null,
+    graph.parameters.length ? [toolbar(inspector, ui), columns(inspector, ui), table(inspector, rows)] : null,
   );
 }
+
+/** Whether the conditions are unfolded, and the selection that the list was scrolled to. */
+const parityView = () => ({ conditions: false, scrolledTo: null });
 
 function listed(graph, ui) {
   const [, , test] = FILTERS.find(([key]) => key === ui.show) ?? FILTERS.at(-1);
@@ -55,8 +58,8 @@ function listed(graph, ui) {
   return ORDERS[ui.by] ? rows.sort(ORDERS[ui.by]) : rows;
 }
 
-function summary(ins) {
-  const { parity, wrong, parameters } = ins.graph;
+function summary(inspector) {
+  const { parity, wrong, parameters } = inspector.graph;
   const count = plural(parameters.length, "gradient");
   const head = !parameters.length
     ? "No gradient was compared"
@@ -69,17 +72,18 @@ function summary(ins) {
 }
 
 /** How the gradients of parameters were compared; folded, for it is the same each time. */
-function conditions(ins) {
-  const { notes, tolerances } = ins.graph.parity;
+function conditions(inspector) {
+  const { notes, tolerances } = inspector.graph.parity;
   const words = tolerances.map(
     ([dtype, rtol, atol]) =>
       `Tolerance for ${dtype.replace("torch.", "")}: ${error(rtol)} relative, ${error(atol)} of the largest element.`,
   );
   const all = [...words, ...notes.map((note) => sentence(`${note}.`))];
   if (!all.length) return null;
+  const view = inspector.panels.state("parity view", parityView);
   const details = h(
     "details.cabw-details",
-    { open: Boolean(ins.ui.conditions), ontoggle: () => (ins.ui.conditions = details.open) },
+    { open: view.conditions, ontoggle: () => Object.assign(view, { conditions: details.open }) },
     h("summary", null, "How they were compared"),
     all.map((text) => h("p.muted", null, text)),
   );
@@ -87,32 +91,32 @@ function conditions(ins) {
 }
 
 /** Where gradients first part: the steps at fault, and the error at every node. */
-function diverging(ins) {
-  const { divergence, culprits } = ins.graph;
+function diverging(inspector) {
+  const { divergence, culprits } = inspector.graph;
   const missing = "Where gradients first part from eager has not been looked for.";
-  if (!divergence) return [heading("First divergence"), taskForm(ins, "divergence", missing)];
+  if (!divergence) return [heading("First divergence"), taskForm(inspector, "divergence", missing)];
   const step = (c, i) =>
-    finding(ins, {
+    finding(inspector, {
       icon: i ? "differ" : "flag",
       head: `${i ? "At fault too" : "First divergence"}: ${c.node && !STEPS.has(c.kind) ? title(c.node) : c.name}`,
       text: [
-        c.node ? place(ins, c.node) : "",
+        c.node ? place(inspector, c.node) : "",
         Number.isNaN(c.rel) ? c.verdict.replaceAll("_", " ") : `off by ${error(c.rel)} of the largest element`,
       ]
         .filter(Boolean)
         .join(", "),
-      onclick: () => c.node && ins.reveal(c.node.key),
+      onclick: () => c.node && inspector.reveal(c.node.key),
     });
   const made = ([id, text]) =>
-    finding(ins, { icon: "bang", head: text.split(": ")[0], text, onclick: () => ins.reveal(`n${id}`) });
+    finding(inspector, { icon: "bang", head: text.split(": ")[0], text, onclick: () => inspector.reveal(`n${id}`) });
   return [
     heading("First divergence", divergence.drifts ? "apart by rounding" : ""),
     culprits.length ? culprits.slice(0, MOST).map(step) : h("p", null, divergence.summary),
     culprits.length > MOST ? h("p.muted", null, `${number(culprits.length - MOST)} more steps are at fault.`) : null,
     divergence.nonfinite.map(made),
     divergence.notes.map((note) => h("p.muted", null, sentence(`${note}.`))),
-    taskForm(ins, "divergence"),
-    divergence.compared ? [heading("Error at each node, in backward order", "relative"), chart(ins)] : null,
+    taskForm(inspector, "divergence"),
+    divergence.compared ? [heading("Error at each node, in backward order", "relative"), chart(inspector)] : null,
   ];
 }
 
@@ -121,33 +125,35 @@ const STEPS = new Set(["gradient_sum", "hook", "in_place_write"]);
 
 const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 
-function toolbar(ins, ui) {
-  const filters = FILTERS.map(([key, text, test]) => [key, text, ins.graph.parameters.filter(test).length]).filter(
-    ([key, , count]) => count || key === "all",
-  );
+function toolbar(inspector, ui) {
+  const filters = FILTERS.map(([key, text, test]) => [
+    key,
+    text,
+    inspector.graph.parameters.filter(test).length,
+  ]).filter(([key, , count]) => count || key === "all");
   const show = filters.some(([key]) => key === ui.show) ? ui.show : "all";
   return h(
     "div.cabw-toolrow.cabw-above",
     null,
-    segment(
+    new Segment(
       "Verdict",
       filters.map(([key, text, count]) => [key, `${text} ${number(count)}`]),
       show,
-      (key) => change(ins, ui, { show: key }),
-    ),
+      (key) => change(inspector, ui, { show: key }),
+    ).el,
   );
 }
 
-function change(ins, ui, values) {
+function change(inspector, ui, values) {
   Object.assign(ui, values);
-  ins.refreshPanel();
+  inspector.refreshPanel();
 }
 
-function columns(ins, ui) {
+function columns(inspector, ui) {
   const column = (key, text, css = "") =>
     h(
       `button${css}`,
-      { onclick: () => change(ins, ui, { by: ui.by === key ? "order" : key }), title: "Sort" },
+      { onclick: () => change(inspector, ui, { by: ui.by === key ? "order" : key }), title: "Sort" },
       text + (ui.by === key ? " ↓" : ""),
     );
   return h(
@@ -161,22 +167,27 @@ function columns(ins, ui) {
   );
 }
 
-function table(ins, rows) {
+function table(inspector, rows) {
   if (!rows.length) return h("div.cabw-pad", null, empty("None."));
-  const picked = new Set(ins.picked());
-  const current = rows.findIndex((row) => picked.has(row.ref));
+  const selected = new Set(inspector.selectedNodes());
+  const current = rows.findIndex((row) => selected.has(row.ref));
   const list = windowed({
     count: rows.length,
     height: ROW,
-    make: (i) => line(ins, rows[i], picked),
-    scroller: () => ins.body,
+    make: (i) => line(inspector, rows[i], selected),
+    scroller: () => inspector.panels.body,
   });
-  if (current >= 0 && ins.selection !== ins.ui.paritySeen) {
-    ins.ui.paritySeen = ins.selection; // once for each selection, so that the list does not fight its reader
+  const view = inspector.panels.state("parity view", parityView);
+  if (current >= 0 && inspector.selection !== view.scrolledTo) {
+    view.scrolledTo = inspector.selection; // once for each selection, so that the list does not fight its reader
     requestAnimationFrame(() => {
       const top = list.offsetTop + current * ROW;
-      if (list.isConnected && (top < ins.body.scrollTop || top > ins.body.scrollTop + ins.body.clientHeight - ROW))
-        ins.body.scrollTop = top - ins.body.clientHeight / 2;
+      if (
+        list.isConnected &&
+        (top < inspector.panels.body.scrollTop ||
+          top > inspector.panels.body.scrollTop + inspector.panels.body.clientHeight - ROW)
+      )
+        inspector.panels.scrollTo(top - inspector.panels.body.clientHeight / 2);
     });
   }
   return list;
@@ -191,7 +202,7 @@ function nameParts(name) {
   );
 }
 
-function line(ins, row, picked) {
+function line(inspector, row, selected) {
   const level = row.good ? "q2" : row.relative >= 1e-3 ? "d3" : "d2";
   const share = row.relative ? (row.relative === Infinity ? 1 : (Math.log10(row.relative) + 8) / 8) : 0;
   const words = [
@@ -204,10 +215,10 @@ function line(ins, row, picked) {
   return h(
     "button.cabw-row.cabw-parity",
     {
-      "aria-current": picked.has(row.ref) ? "true" : undefined,
+      "aria-current": selected.has(row.ref) ? "true" : undefined,
       title: `${row.name.slice(0, 500)}  ${shape(row.shape)} ${row.dtype}: ${words}`,
       "data-key": row.ref?.key,
-      onclick: () => row.ref && ins.reveal(row.ref.key),
+      onclick: () => row.ref && inspector.reveal(row.ref.key),
     },
     mark(row.good ? MARKS[row.verdict] : "differ", row.good ? "var(--c-equal)" : ALARM, 11),
     h("span.cabw-name", null, nameParts(row.name)),
