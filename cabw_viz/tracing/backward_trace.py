@@ -89,7 +89,7 @@ class BackwardTrace:
         self._saved_tensors = SavedTensorIndex()
         try:
             self._saved_tensors, nodes = saved_tensors.read(self.nodes, self.numbering, self.names)
-            self.nodes = self.provenance.told(nodes, self.numbering, self.names)
+            self.nodes = self.provenance.annotate(nodes, self.numbering, self.names)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
             warn(f"it is not known where the nodes of this backward come from ({type(error).__name__}: {error})")
 

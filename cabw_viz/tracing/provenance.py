@@ -13,55 +13,46 @@ from cabw_viz.tracing.module_calls import ModuleCall, ModuleCalls
 from cabw_viz.tracing.module_names import ModuleNames
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
-from cabw_viz.tracing.source_lines import SourceLines, line_of_anomaly_mode, why_off
+from cabw_viz.tracing.source_lines import SourceLines, line_of_anomaly_mode, reason_for_no_lines
 
 
 class Provenance:
-    """Watches the forwards of one block, while installed.
+    """Records the forwards of one block.
 
     Args:
-        subject: the module whose parts are named; something else or nothing gives names of classes.
-        lines: whether forward lines are noted; see `cabw_viz.capture`.
+        subject: the module whose parts are named; for anything else, modules are named by their classes.
+        lines: whether forward lines are recorded; see `cabw_viz.capture`.
     """
 
     def __init__(self, subject: Any, lines: LinesMode) -> None:
-        self._subject, self._wanted = subject, lines
+        self._subject, self._mode = subject, lines
         self._names = ModuleNames(subject)
-        self._lines: SourceLines | None = None
-        self._calls = ModuleCalls(self._names, None)
+        self.lines: SourceLines | None = None
+        self.calls = ModuleCalls(self._names, None)
         self.lines_off = "the block has not been entered"
 
-    def install(self) -> None:
-        """Begin to watch, in this thread."""
-        self.lines_off = why_off(self._wanted, self._subject)
-        self._lines = None if self.lines_off else SourceLines()
-        self._calls = ModuleCalls(self._names, self._lines)
-        self._calls.install()
-        if self._lines is not None:
-            self._lines.install()
-
-    def uninstall(self) -> None:
-        """Watch no longer; what was seen stays."""
-        if self._lines is not None:
-            self._lines.uninstall()
-        self._calls.uninstall()
+    def prepare(self) -> None:
+        """Decide whether lines are recorded, and make the recorders; `changes_of_block` enters them."""
+        self.lines_off = reason_for_no_lines(self._mode, self._subject)
+        self.lines = None if self.lines_off else SourceLines()
+        self.calls = ModuleCalls(self._names, self.lines)
 
     def forget(self) -> None:
-        """Let go of the subject."""
+        """Drop the reference to the subject."""
         self._subject = None
         self._names.forget()
 
-    def told(self, nodes: Sequence[AutogradNode], walk: NumberedNodes, names: Names) -> tuple[AutogradNode, ...]:
-        """Autograd nodes with what is known of where they come from."""
-        calls = self._calls.of(walk.nodes)
+    def annotate(self, nodes: Sequence[AutogradNode], walk: NumberedNodes, names: Names) -> tuple[AutogradNode, ...]:
+        """Autograd nodes, each with its module, the call of it, and the line of its forward op."""
+        calls = self.calls.of(walk.nodes)
         return tuple(
-            self._told(node, walk.nodes[node.number], call, names) for node, call in zip(nodes, calls, strict=True)
+            self._annotate(node, walk.nodes[node.number], call, names) for node, call in zip(nodes, calls, strict=True)
         )
 
-    def _told(self, node: AutogradNode, live: Any, call: ModuleCall | None, names: Names) -> AutogradNode:
+    def _annotate(self, node: AutogradNode, live: Any, call: ModuleCall | None, names: Names) -> AutogradNode:
         if live is ROOT:
             return node
-        if node.kind == "accumulate_grad":  # draws no number, and belongs where its leaf does
+        if node.kind == "accumulate_grad":  # has no number of its own; it belongs to the leaf's module
             owner = self._names.owner(names.subject_names(live.variable))
             return node if owner is None else replace(node, module=owner.path, module_class=owner.cls)
         line = self._line(live)
@@ -72,6 +63,6 @@ class Provenance:
     def _line(self, live: Any) -> SourceLine | None:
         number = torch_adapter.sequence_number_of(live)
         line = None
-        if self._lines is not None and number is not None and self._calls.is_own(live):
-            line = self._lines.of(number)
+        if self.lines is not None and number is not None and self.calls.is_own(live):
+            line = self.lines.of(number)
         return line or line_of_anomaly_mode(live)

@@ -23,6 +23,7 @@ from cabw_viz.tracing.calls import describe
 from cabw_viz.tracing.capture_block import CaptureBlock, CaptureSink
 from cabw_viz.tracing.capture_options import CaptureOptions
 from cabw_viz.tracing.naming import Names
+from cabw_viz.tracing.process_changes import changes_of_block
 from cabw_viz.tracing.provenance import Provenance
 from cabw_viz.tracing.trace_lock import TRACE_LOCK
 from cabw_viz.tracing.trace_only import run_in_eager, trace_only
@@ -46,12 +47,12 @@ class Recorder:
         self._block = CaptureBlock(options, sink)
         self._eligible = 0
         self._owner = 0
-        self._patches = ExitStack()
+        self._changes = ExitStack()
 
     # -- coming and going ------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Patch the engine's entry. Raises a CabwError inside another block."""
+        """Make the changes of a block, see `process_changes`. Raises a CabwError inside another block."""
         torch_adapter.check()
         if Recorder._installed is not None:
             raise CabwError(
@@ -60,23 +61,22 @@ class Recorder:
                 try_="leave the outer block first, or drop the inner one and pick its calls with only=",
             )
         self._owner = threading.get_ident()
-        torch_adapter.clear_cache()
+        self.provenance.prepare()
+        calls, lines = self.provenance.calls, self.provenance.lines
         Recorder._installed = self
         try:
-            self._patches.enter_context(torch_adapter.patched_engine_entry(self._parse))
-            self.provenance.install()
+            for change in changes_of_block(self._block.cache.of_block(), self._parse, calls, lines):
+                self._changes.enter_context(change)
         except BaseException:
             self.uninstall()
             raise
 
     def uninstall(self) -> None:
-        """Restore the engine's entry. A patch made by another tool inside the block stays."""
+        """Undo all that `install` has changed."""
         try:
-            self.provenance.uninstall()
+            self._changes.close()
         finally:
             Recorder._installed = None
-            self._patches.close()
-            self._block.cache.clear()
 
     def forget_subject(self) -> None:
         """Let go of the subject and of all tensors that were named."""

@@ -1,12 +1,13 @@
 """Which line of the user's code ran the forward op of an autograd node.
 
-A TorchFunctionMode notes for each call which numbers the nodes made in it have drawn, and the line of the nearest
-frame that is the user's. It stands below all other modes, so that the user's see the same calls in the same order
-and may come and go as they like. What it cannot see it says nothing of: ops called from C++, other threads.
+For each call of a torch function, a TorchFunctionMode records the sequence numbers of the nodes made in it, and the
+line of the nearest frame of user code. The mode stands below all other modes: the user's modes see the same calls in
+the same order, and may be entered and left at any time. It cannot see ops called from C++, nor other threads; their
+nodes have no line.
 
-A `torch.autograd.Function` is no such call: its node draws a number, and then its forward runs. So where a number was
-drawn that no call accounts for, and the next call comes from within the forward of a Function, the number is that
-Function's, and the line is the one that called it.
+`torch.autograd.Function.apply` is no such call. Its node takes a number, and then its forward runs. So where a number
+was taken outside of every recorded call, and the next call comes from within a Function's forward, the number belongs
+to that Function, and the line is the one that called it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -33,7 +34,7 @@ from cabw_viz.record.options import LinesMode
 from cabw_viz.runtime.stack_frames import code_owner, source_location
 from cabw_viz.torch_adapter import sequence_number
 
-Place = tuple[CodeType, int]
+CodeLine = tuple[CodeType, int]
 """Code, and a line in it."""
 
 _NOT_USER_CODE = tuple(str(Path(file).parent) for file in (__file__, torch_adapter.__file__))
@@ -41,8 +42,8 @@ _NOT_USER_CODE = tuple(str(Path(file).parent) for file in (__file__, torch_adapt
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+)')
 
 
-def why_off(lines: LinesMode, subject: Any) -> str:
-    """Why forward lines are not noted; empty where they are."""
+def reason_for_no_lines(lines: LinesMode, subject: Any) -> str:
+    """Why forward lines are not recorded; empty where they are."""
     if lines is True:
         return ""
     if lines is False:
@@ -56,67 +57,76 @@ def why_off(lines: LinesMode, subject: Any) -> str:
 
 
 class SourceLines(TorchFunctionMode):
-    """Notes the lines of a block, in the thread that enters it; keeps no frame and no tensor."""
+    """Records the lines of a block, in the thread that enters it; keeps no frame and no tensor."""
 
     def __init__(self) -> None:
         super().__init__()
         self._thread = 0
-        self._on = False
-        self._within = 0
+        self._is_open = False
+        self._is_pushed = False
+        self._depth = 0
+        """Calls that the mode is handling now, one inside another."""
         self._next = 0
+        """The sequence number after the last recorded call."""
         self._region = 0
-        self._entered: tuple[int, Place | None] = (0, None)
+        """Id of the frame that has entered a compiled region; 0 outside."""
+        self._region_start: tuple[int, CodeLine | None] = (0, None)
         self._starts: array[int] = array("Q")
         self._ends: array[int] = array("Q")
-        self._places: array[int] = array("l")
-        self._known: dict[Place, int] = {}
-        self._lines: list[Place] = []
+        self._indices: array[int] = array("l")
+        self._index_of: dict[CodeLine, int] = {}
+        self._lines: list[CodeLine] = []
         self._functions = _Functions()
-        self._installed = False
-        self._patches = ExitStack()
 
-    # -- coming and going ------------------------------------------------------------------------------------
+    # -- switching on and off --------------------------------------------------------------------------------
 
-    def install(self) -> None:
-        """Begin, in this thread."""
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """A context in which this thread's lines are recorded.
+
+        Where another thread leaves it, the mode stays on the first thread's stack, and does nothing.
+        """
         self._thread, self._next = threading.get_ident(), sequence_number()
-        self._patches.enter_context(torch_adapter.watched_compiled_regions(self._switched))
-        self._installed = True
-        self.resume()
-
-    def uninstall(self) -> None:
-        """End. Called in another thread, the mode stays behind in the first, and does nothing."""
-        self._installed = False
-        self._patches.close()
-        self.pause()
+        self._is_open = True
+        try:
+            self.resume()
+            yield
+        finally:
+            self._is_open = False
+            self.pause()
 
     def pause(self) -> bool:
-        """Step aside; whether there is something to resume.
+        """Take the mode off the stack; False where there is nothing to resume.
 
-        Not from within a call of ours: torch has taken the mode off the stack for as long, and puts it back itself.
+        Within a call that the mode handles nothing is done: torch has taken it off for the call, and pushes it again.
         """
-        if self._within or not self._on or threading.get_ident() != self._thread:
+        if self._depth or not self._is_pushed or threading.get_ident() != self._thread:
             return False
-        self._on = False
+        self._is_pushed = False
         return torch_adapter.remove_mode(self)
 
     def resume(self) -> None:
-        """Come back."""
-        if self._installed:
+        """Push the mode again."""
+        if self._is_open:
             torch_adapter.push_mode_at_bottom(self)
-            self._on = True
+            self._is_pushed = True
 
-    def _switched(self, frame: int, on: bool) -> None:
-        """Stay out of compiled regions: Dynamo would trace the mode, and guards on it."""
-        if threading.get_ident() != self._thread:
+    def switch_region(self, frame: int, is_on: bool) -> None:  # by position, as the adapter calls it
+        """Pause in compiled regions: Dynamo would trace the mode, and guard on it.
+
+        Args:
+            frame: id of the frame that switches Dynamo.
+            is_on: whether Dynamo is on from here.
+        """
+        if not self._is_open or threading.get_ident() != self._thread:
             return
-        if on and not self._region:
-            start, called_at = sequence_number(), _users(sys._getframe(2))  # noqa: SLF001  # documented
+        if is_on and not self._region:
+            start, called_at = sequence_number(), _user_line(sys._getframe(2))  # noqa: SLF001  # documented
             if self.pause():
-                self._region, self._entered = frame, (start, called_at)
-        elif not on and frame == self._region:
-            self._note(self._entered[0], sequence_number(), self._entered[1])
-            self._region, self._entered = 0, (0, None)
+                self._region, self._region_start = frame, (start, called_at)
+        elif not is_on and frame == self._region:
+            self._add(self._region_start[0], sequence_number(), self._region_start[1])
+            self._region, self._region_start = 0, (0, None)
             self._next = sequence_number()
             self.resume()
 
@@ -125,35 +135,35 @@ class SourceLines(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call the function as it is, and note who called it if it made a node."""
-        if not self._installed or threading.get_ident() != self._thread:
+        """Call the function as it is, and record the line that called it if it made a node."""
+        if not self._is_open or threading.get_ident() != self._thread:
             return func(*args, **(kwargs or {}))
         start = sequence_number()
         if start != self._next:
-            self._note_function(start)
-        self._within += 1
+            self._add_function(start)
+        self._depth += 1
         try:
             return func(*args, **(kwargs or {}))
         finally:
-            self._within -= 1
+            self._depth -= 1
             self._next = sequence_number()
             if self._next != start:
-                self._note(start, self._next, _users(sys._getframe(1)))  # noqa: SLF001  # documented
+                self._add(start, self._next, _user_line(sys._getframe(1)))  # noqa: SLF001  # documented
 
-    def _note(self, start: int, end: int, called_at: Place | None) -> None:
+    def _add(self, start: int, end: int, called_at: CodeLine | None) -> None:
         if called_at is None or start == end:
             return
-        known = self._known.setdefault(called_at, len(self._lines))
-        if known == len(self._lines):
+        index = self._index_of.setdefault(called_at, len(self._lines))
+        if index == len(self._lines):
             self._lines.append(called_at)
         self._starts.append(start)
         self._ends.append(end)
-        self._places.append(known)
+        self._indices.append(index)
 
-    def _note_function(self, number: int) -> None:
-        """Numbers were drawn unseen; the last one by a `Function`, if it is the one whose forward is running."""
+    def _add_function(self, number: int) -> None:
+        """Record a number taken outside of every call: it belongs to the Function whose forward is running, if any."""
         called_at = self._functions.caller(sys._getframe(2))  # noqa: SLF001  # documented
-        self._note(number - 1, number, called_at)
+        self._add(number - 1, number, called_at)
 
     # -- looking up ------------------------------------------------------------------------------------------
 
@@ -162,34 +172,34 @@ class SourceLines(TorchFunctionMode):
         at = bisect_right(self._starts, number) - 1
         if at < 0 or number >= self._ends[at]:
             return None
-        code, line = self._lines[self._places[at]]
+        code, line = self._lines[self._indices[at]]
         return source_line(code.co_filename, line)
 
 
 class _Functions:
-    """Knows the forwards of all `torch.autograd.Function`s; what calls them is Python or C++, by the release."""
+    """The forwards of all `torch.autograd.Function`s. Python or C++ calls them, depending on the release of PyTorch."""
 
     def __init__(self) -> None:
         self._forwards: set[CodeType] = set()
         self._others: set[CodeType] = set()
 
-    def caller(self, frame: FrameType | None) -> Place | None:
-        """The line outside of the Function in whose forward a frame is; None where it is in none."""
+    def caller(self, frame: FrameType | None) -> CodeLine | None:
+        """The line that called the Function in whose forward a frame is; None where it is in none."""
         if frame is None or frame.f_code in self._others:
             return None
-        if not any(each.f_code in self._forwards for each in _outwards(frame)):
-            self._read()
+        if not any(each.f_code in self._forwards for each in _frames_outwards(frame)):
+            self._read_forwards()
         inside = False
-        for each in _outwards(frame):
+        for each in _frames_outwards(frame):
             if each.f_code in self._forwards:
                 inside = True
-            elif inside and _is_users(each.f_code.co_filename):
+            elif inside and _is_user_code(each.f_code.co_filename):
                 return each.f_code, each.f_lineno
         if not inside:
             self._others.add(frame.f_code)
         return None
 
-    def _read(self) -> None:
+    def _read_forwards(self) -> None:
         todo: list[type[Any]] = [torch.autograd.Function]
         while todo:
             todo += (cls := todo.pop()).__subclasses__()
@@ -198,22 +208,22 @@ class _Functions:
                 self._forwards.add(code)
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def _frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _users(frame: FrameType | None) -> Place | None:
-    """The line of the nearest frame, outwards, that is the user's and does not itself handle a call."""
-    for each in _outwards(frame):
-        if _is_users(each.f_code.co_filename) and each.f_code.co_name != "__torch_function__":
+def _user_line(frame: FrameType | None) -> CodeLine | None:
+    """The line of the nearest frame of user code, outwards, that is no `__torch_function__`."""
+    for each in _frames_outwards(frame):
+        if _is_user_code(each.f_code.co_filename) and each.f_code.co_name != "__torch_function__":
             return each.f_code, each.f_lineno
     return None
 
 
 @lru_cache(maxsize=4096)
-def _is_users(file: str) -> bool:
+def _is_user_code(file: str) -> bool:
     """Whether a frame of this file counts as user code. The demo's forward does."""
     return code_owner(file) == "user" or (code_owner(file) == "ours" and not file.startswith(_NOT_USER_CODE))
 
@@ -226,7 +236,7 @@ def source_line(file: str, line: int) -> SourceLine:
 def line_of_anomaly_mode(node: Any) -> SourceLine | None:
     """The line at which a node was made, where `torch.autograd.detect_anomaly()` was on then."""
     for entry in reversed(node.metadata.get("traceback_") or ()):
-        found = _FRAME.match(entry)
-        if found and _is_users(found[1]):
-            return source_line(found[1], int(found[2]))
+        match = _FRAME.match(entry)
+        if match and _is_user_code(match[1]):
+            return source_line(match[1], int(match[2]))
     return None
