@@ -24,7 +24,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cabw_viz.tracing.tracer import Watching
+from cabw_viz.tracing.tracer import WatchingTracer
 
 aten, prim = torch.ops.aten, torch.ops.prim
 TRACER = compiled_autograd.AutogradCompilerInstance
@@ -70,7 +70,7 @@ def planted(action: Callable[[Any], Any], tensor: str = "dummy", *, proxies: boo
     with pytest.MonkeyPatch.context() as patch:
         for then in (apply_functional, proxy_call_backward):
             patch.setattr(TRACER, then.__name__, followed_by(getattr(TRACER, then.__name__), then))
-        patch.setattr(Watching, "begin_capture", followed_by(Watching.begin_capture, begin_capture))
+        patch.setattr(WatchingTracer, "begin_capture", followed_by(WatchingTracer.begin_capture, begin_capture))
         yield outcome
 
 

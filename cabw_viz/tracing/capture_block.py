@@ -91,7 +91,7 @@ class CaptureBlock:
             error: what it raised, if it did.
             reasons: why compiled autograd found nothing in its cache, in its own words.
         """
-        self.cache.release_later(trace.notes.held)
+        self.cache.release_later(trace.notes.callables)
         seconds = time.perf_counter() - trace.started
         outcome: TraceOutcome | None = trace.outcome
         if isinstance(outcome, CacheHit):

@@ -233,7 +233,7 @@ def plain(value: Any) -> Any:
 
 
 class Tripwired:
-    """Hands out dummies that report; a mixin in front of a tracer class, behind `Watching`."""
+    """Hands out dummies that report; a mixin in front of a tracer class, behind `WatchingTracer`."""
 
     notes: TraceNotes
     stack: Any
