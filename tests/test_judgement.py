@@ -114,7 +114,7 @@ def test_what_rounding_the_saved_values_does_is_no_fault(monkeypatch):
         (w * factor).sin().sum().backward()
     report = session[0].parity(dtype="bfloat16")
     assert report.ok, report
-    monkeypatch.setattr(noise_runs.NoiseRuns, "_by_rounding_what_was_saved", lambda self, how: None)
+    monkeypatch.setattr(noise_runs.NoiseRuns, "_round_inputs", lambda self, precision: None)
     assert not session[0].parity(dtype="bfloat16").ok
 
 

@@ -58,6 +58,21 @@ def _is_tolerance(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
+class UsedTolerances:
+    """The tolerance that a comparison used for each dtype."""
+
+    def __init__(self) -> None:
+        self._by_dtype: dict[str, Tolerance] = {}
+
+    def add(self, dtype: torch.dtype, tolerance: Tolerance) -> None:
+        """Note a tolerance."""
+        self._by_dtype[str(dtype)] = tolerance
+
+    def rows(self) -> tuple[tuple[str, float, float], ...]:
+        """(dtype, rtol, atol), in the order of the names."""
+        return tuple((dtype, each.rtol, each.atol) for dtype, each in sorted(self._by_dtype.items()))
+
+
 # -------------------------------------------------------------------------------------------------- digits of dtypes
 
 HALF_DTYPES = frozenset({torch.bfloat16, torch.float16})

@@ -10,7 +10,7 @@ import torch.fx
 
 from cabw_viz.errors import CabwError
 from cabw_viz.replay.divergence.gradient_sites import GradientSites
-from cabw_viz.replay.divergence.node_comparison import Judged, NodeJudge
+from cabw_viz.replay.divergence.node_comparison import NodeComparer, NodeComparison
 from cabw_viz.replay.placement.compiled import run_compiled
 from cabw_viz.replay.replay import Replay
 from cabw_viz.runtime.gradient_snapshots import Gradient, GradientSnapshot
@@ -25,26 +25,26 @@ class CompiledSteps:
     pairs        what it makes of them is compared with what the compiled graph made
     """
 
-    def __init__(self, replay: Replay, sites: GradientSites, judge: NodeJudge) -> None:
-        self._replay, self._sites, self._judge = replay, sites, judge
+    def __init__(self, replay: Replay, sites: GradientSites, comparer: NodeComparer) -> None:
+        self._replay, self._sites, self._compare = replay, sites, comparer
         self.graph = replay.graph
         self._compiled: dict[str, Any] = {}
         """What the compiled graph had at each site."""
 
-    def observe(self) -> tuple[dict[str, Judged], CabwError | None]:
+    def observe(self) -> tuple[dict[str, NodeComparison], CabwError | None]:
         """The gradient at each site against that of the user's own run."""
         accumulations = {step.outputs[0]: step.number for step in self._sites.steps if step.kind == "accumulate_grad"}
         module, names = with_values_as_outputs(self.graph.module, set(self._sites.observed - accumulations.keys()))
         run = run_compiled(replace(self.graph, module=module), self._replay.target)
         self._compiled = dict(zip(names, run.returned[len(run.returned) - len(names) :], strict=True))
         self._compiled |= {name: run.collected.get(number) for name, number in accumulations.items()}
-        judged = {}
+        comparisons = {}
         for name, value in self._compiled.items():
             snapshots = self._sites.snapshots(name)
-            found = self._judge(snapshots[0], value) if snapshots else None
-            if found is not None:
-                judged[name] = found
-        return judged, None
+            comparison = self._compare(snapshots[0], value) if snapshots else None
+            if comparison is not None:
+                comparisons[name] = comparison
+        return comparisons, None
 
     def other_side(self, name: str) -> Any:
         """The gradient at a site with which a step that runs alone begins; None where it is not known."""

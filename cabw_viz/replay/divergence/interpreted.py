@@ -8,7 +8,7 @@ from typing import Any
 
 from cabw_viz.errors import CabwError
 from cabw_viz.replay.divergence.gradient_sites import GradientSites
-from cabw_viz.replay.divergence.node_comparison import Judged, NodeJudge
+from cabw_viz.replay.divergence.node_comparison import NodeComparer, NodeComparison
 from cabw_viz.replay.divergence.probing import ProbingInterpreter, substitute
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED
@@ -24,18 +24,18 @@ class InterpretedSteps:
     pairs        what it makes of them is compared with what the user's own run made
     """
 
-    def __init__(self, replay: Replay, sites: GradientSites, judge: NodeJudge) -> None:
-        self._replay, self._sites, self._judge = replay, sites, judge
+    def __init__(self, replay: Replay, sites: GradientSites, comparer: NodeComparer) -> None:
+        self._replay, self._sites, self._compare = replay, sites, comparer
         self.graph = replay.graph
 
-    def observe(self) -> tuple[dict[str, Judged], CabwError | None]:
+    def observe(self) -> tuple[dict[str, NodeComparison], CabwError | None]:
         """The gradient at each site against that of the user's own run, and what stopped the run on the way."""
-        comparing = _Comparing(self.graph, self._sites, self._judge)
+        comparing = _Comparing(self.graph, self._sites, self._compare)
         try:
             self._replay.run(comparing)
         except CabwError as error:
-            return comparing.judged, error
-        return comparing.judged, None
+            return comparing.comparisons, error
+        return comparing.comparisons, None
 
     def other_side(self, name: str) -> Any:
         """The gradient at a site with which a step that runs alone begins; None where it is not known in full."""
@@ -51,7 +51,7 @@ class InterpretedSteps:
 
         A fault of an operator is in every run of the graph, the float64 run too; not so where this names the site.
         """
-        if not self._judge.across:
+        if not self._compare.across:
             return frozenset()
         replay = self._replay.at(AS_CAPTURED)
         try:
@@ -66,17 +66,17 @@ class InterpretedSteps:
 class _Comparing(ProbingInterpreter):
     """Compares the gradient at each site with that of the user's own run."""
 
-    def __init__(self, graph: PlacedGraph, sites: GradientSites, judge: NodeJudge) -> None:
+    def __init__(self, graph: PlacedGraph, sites: GradientSites, comparer: NodeComparer) -> None:
         super().__init__(graph, sites)
-        self._judge = judge
-        self.judged: dict[str, Judged] = {}
+        self._compare = comparer
+        self.comparisons: dict[str, NodeComparison] = {}
 
     def on_value(self, name: str, value: Any) -> Any:
         """Compare it; the graph goes on with it."""
         snapshots = self.sites.snapshots(name)
-        judged = self._judge(snapshots[0], value) if snapshots else None
-        if judged is not None:
-            self.judged[name] = judged
+        comparison = self._compare(snapshots[0], value) if snapshots else None
+        if comparison is not None:
+            self.comparisons[name] = comparison
         return value
 
 
@@ -87,14 +87,14 @@ class _Reproducing(ProbingInterpreter):
         self, graph: PlacedGraph, sites: GradientSites, steps: InterpretedSteps, wanted: Collection[str]
     ) -> None:
         super().__init__(graph, sites)
-        self._steps, self._wanted, self._judge = steps, wanted, NodeJudge(rereads=True)
+        self._steps, self._wanted, self._compare = steps, wanted, NodeComparer(rereads=True)
         self.names: set[str] = set()
 
     def on_value(self, name: str, value: Any) -> Any:
         """Compare it; the graph goes on with what the user's own run had."""
         for reference, candidate in self._steps.pairs(name, value) if name in self._wanted else ():
-            judged = self._judge(reference, candidate)
-            if judged is not None and judged.agrees:
+            comparison = self._compare(reference, candidate)
+            if comparison is not None and comparison.agrees:
                 self.names.add(name)
         other = substitute(self._steps.other_side(name), value)
         return value if other is None else other

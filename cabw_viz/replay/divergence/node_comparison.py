@@ -1,7 +1,7 @@
-"""One gradient that flows between autograd nodes, held against what it should be.
+"""Compares one gradient that flows between autograd nodes with its reference.
 
-Unlike a parameter's gradient, one that is not finite may be in order here: it is if it is so on both sides alike. Its
-range is noted, so that the node can be found that first makes a NaN or an infinity.
+Unlike a parameter's gradient, one that is not finite may agree here: it does if both sides hold the same. Its range is
+part of the comparison, so that the search can name the node that first makes a NaN or an infinity.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cabw_viz.numerics.compare import compare, plain
-from cabw_viz.numerics.tolerance import Tolerance, coarser, tolerance_for
+from cabw_viz.numerics.tolerance import Tolerance, UsedTolerances, coarser, tolerance_for
 from cabw_viz.record.divergence import Difference, Range
 from cabw_viz.record.kinds import GOOD
 from cabw_viz.runtime.capture_state import version_of
@@ -31,14 +31,14 @@ EMPTY = Range(0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A gradient of the candidate against the reference's."""
+class NodeComparison:
+    """One gradient, seen from a reference and from a candidate."""
 
     difference: Difference
     finite: tuple[bool, bool]
     """Whether no element is a NaN or an infinity, in the reference and in the candidate."""
     ranges: tuple[Range | None, Range | None] | None = None
-    """Of the reference and the candidate, None for a side without; None where both are as they were kept."""
+    """Of the reference and the candidate, None for a side without a gradient; None for gradients that are equal."""
 
     @property
     def agrees(self) -> bool:
@@ -46,14 +46,14 @@ class Judged:
         return self.difference.verdict in GOOD
 
 
-ALIKE = Judged(Difference("bitwise", 0.0, 0.0), (True, True))
-ALIKE_NOT_FINITE = Judged(Difference("bitwise", 0.0, 0.0, "not finite, alike on both sides"), (False, False))
+EQUAL = NodeComparison(Difference("bitwise", 0.0, 0.0), (True, True))
+EQUAL_NOT_FINITE = NodeComparison(Difference("bitwise", 0.0, 0.0, "not finite, alike on both sides"), (False, False))
 
 
-class _Known:
-    """Memory that was found to be the same on both sides, so that views of it need not be read again.
+class _EqualMemory:
+    """Memory that holds the same on both sides, so that views of it need not be read again.
 
-    A storage is known by a weak reference: a new one in the place of an old one is not taken for it.
+    Storages are held by weak references: a new storage at the address of an old one is not mistaken for it.
     """
 
     def __init__(self) -> None:
@@ -62,42 +62,42 @@ class _Known:
     def add(self, reference: torch.Tensor, candidate: torch.Tensor) -> None:
         """Note that two tensors hold the same finite numbers."""
         if candidate.is_contiguous() and not candidate.is_inference():
-            ours, theirs = reference.untyped_storage(), candidate.untyped_storage()
-            self._pairs[ours.data_ptr()] = (
-                weakref.ref(ours),
-                weakref.ref(theirs),
+            expected, actual = reference.untyped_storage(), candidate.untyped_storage()
+            self._pairs[expected.data_ptr()] = (
+                weakref.ref(expected),
+                weakref.ref(actual),
                 reference.storage_offset(),
                 candidate.storage_offset(),
                 candidate.numel(),
                 version_of(candidate) or 0,
             )
 
-    def holds(self, reference: torch.Tensor, candidate: torch.Tensor) -> bool:
-        """Whether two tensors are the same view of memory that is the same."""
+    def covers(self, reference: torch.Tensor, candidate: torch.Tensor) -> bool:
+        """Whether two tensors are the same view of equal memory."""
         if not self._pairs or reference.layout is not torch.strided or type(candidate) is not torch.Tensor:
             return False
-        ours, theirs = reference.untyped_storage(), candidate.untyped_storage()
-        pair = self._pairs.get(ours.data_ptr())
-        if pair is None or pair[0]() is not ours or pair[1]() is not theirs or version_of(candidate) != pair[5]:
+        expected, actual = reference.untyped_storage(), candidate.untyped_storage()
+        pair = self._pairs.get(expected.data_ptr())
+        if pair is None or pair[0]() is not expected or pair[1]() is not actual or version_of(candidate) != pair[5]:
             return False
-        alike = reference.dtype is candidate.dtype and reference.stride() == candidate.stride()
+        same_metadata = reference.dtype is candidate.dtype and reference.stride() == candidate.stride()
         starts = reference.storage_offset() - pair[2], candidate.storage_offset() - pair[3]
-        if not alike or reference.shape != candidate.shape or starts[0] != starts[1] or starts[0] < 0:
+        if not same_metadata or reference.shape != candidate.shape or starts[0] != starts[1] or starts[0] < 0:
             return False
         steps = zip(candidate.shape, candidate.stride(), strict=True)
         return starts[0] + sum((size - 1) * step for size, step in steps) < pair[4] and 0 not in candidate.shape
 
 
-class _Nothing(_Known):
-    """No memory is known, for it may be written to behind the version counter."""
+class _NoMemory(_EqualMemory):
+    """No memory at all, for a backward in which writes may bypass the version counter."""
 
     def add(self, reference: torch.Tensor, candidate: torch.Tensor) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
 
 @dataclass
-class NodeJudge:
-    """Judges gradients by torch.testing's tolerance for the coarser dtype of the two, or by a given one.
+class NodeComparer:
+    """Compares gradients by torch.testing's tolerance for the coarser dtype of the two, or by the user's.
 
     Args:
         rtol: relative tolerance; with `atol`, instead of torch.testing's for the dtype.
@@ -108,113 +108,111 @@ class NodeJudge:
     rtol: float | None = None
     atol: float | None = None
     across: bool = False
-    used: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """The tolerance that was used for each dtype."""
     rereads: bool = False
-    """Whether a view is read again although all of the memory behind it was found to be the same."""
+    """Whether a view is read again although all of the memory behind it is equal."""
+    used: UsedTolerances = field(default_factory=UsedTolerances)
 
     def __post_init__(self) -> None:
-        self.known = _Nothing() if self.rereads else _Known()
+        self._equal_memory = _NoMemory() if self.rereads else _EqualMemory()
 
     @property
-    def given(self) -> bool:
-        """Whether the tolerance was given."""
+    def has_user_tolerance(self) -> bool:
+        """Whether the user set the tolerance, which alone decides then."""
         return self.rtol is not None
 
-    def __call__(self, reference: GradientSnapshot | None, candidate: torch.Tensor | None) -> Judged | None:
-        """Judge one gradient; None where neither side has one."""
+    def __call__(self, reference: GradientSnapshot | None, candidate: torch.Tensor | None) -> NodeComparison | None:
+        """Compare one gradient; None where neither side has one."""
         if reference is None and candidate is None:
             return None
         if reference is None or candidate is None:
             return self._one_sided(reference, candidate)
         if isinstance(reference, Fingerprint):
             return self._by_fingerprint(reference, candidate)
-        if self.known.holds(reference.value, candidate):
-            return ALIKE
+        if self._equal_memory.covers(reference.value, candidate):
+            return EQUAL
         if not same_bits(reference.value, candidate):
             return self._by_value(reference, candidate)
         if not all_finite(candidate):
-            return ALIKE_NOT_FINITE
-        self.known.add(reference.value, candidate)
-        return ALIKE
+            return EQUAL_NOT_FINITE
+        self._equal_memory.add(reference.value, candidate)
+        return EQUAL
 
     def tolerance(self, *dtypes: torch.dtype) -> Tolerance:
         """The tolerance for the coarsest of some dtypes."""
         dtype = coarser(*dtypes)
         tolerance = tolerance_for(dtype, self.rtol, self.atol)
-        self.used[str(dtype)] = (tolerance.rtol, tolerance.atol)
+        self.used.add(dtype, tolerance)
         return tolerance
 
-    def _one_sided(self, reference: GradientSnapshot | None, candidate: torch.Tensor | None) -> Judged:
+    def _one_sided(self, reference: GradientSnapshot | None, candidate: torch.Tensor | None) -> NodeComparison:
         """A gradient that one side alone has. Zeros are as good as none: a formula may or may not make them."""
-        kept = reference.value if isinstance(reference, Gradient) else candidate
-        found = range_of(kept) if kept is not None else None
-        finite = found is None or is_finite(found)
-        flags, sides = ((True, finite), (None, found)) if reference is None else ((finite, True), (found, None))
-        if found == EMPTY:
-            return Judged(Difference("bitwise", 0.0, 0.0, "zeros on one side, none on the other"), flags, sides)
-        return Judged(Difference("unexpected" if reference is None else "missing"), flags, sides)
+        gradient = reference.value if isinstance(reference, Gradient) else candidate
+        bounds = range_of(gradient) if gradient is not None else None
+        finite = bounds is None or is_finite(bounds)
+        flags, sides = ((True, finite), (None, bounds)) if reference is None else ((finite, True), (bounds, None))
+        if bounds == EMPTY:
+            return NodeComparison(Difference("bitwise", 0.0, 0.0, "zeros on one side, none on the other"), flags, sides)
+        return NodeComparison(Difference("unexpected" if reference is None else "missing"), flags, sides)
 
-    def _by_value(self, reference: Gradient, candidate: torch.Tensor) -> Judged:
-        expected, found = plain(reference.value), plain(candidate)
+    def _by_value(self, reference: Gradient, candidate: torch.Tensor) -> NodeComparison:
+        expected, actual = plain(reference.value), plain(candidate)
         if self.across:
-            expected, found = in_coarser_dtype(expected, found)
-        ranges = range_of(expected), range_of(found)
-        if expected.shape == found.shape and expected.dtype == found.dtype and not all(map(is_finite, ranges)):
-            return _ranged(_not_finite(expected, found), *ranges)
+            expected, actual = in_coarser_dtype(expected, actual)
+        ranges = range_of(expected), range_of(actual)
+        if expected.shape == actual.shape and expected.dtype == actual.dtype and not all(map(is_finite, ranges)):
+            return _comparison(_nonfinite_difference(expected, actual), *ranges)
         tolerance = self.tolerance(expected.dtype)
-        row = compare("", Gradient(expected, None), Gradient(found, None), tolerance)
-        return _ranged(Difference(row.verdict, row.max_abs_err, row.max_rel_err, row.note), *ranges)
+        row = compare("", Gradient(expected, None), Gradient(actual, None), tolerance)
+        return _comparison(Difference(row.verdict, row.max_abs_err, row.max_rel_err, row.note), *ranges)
 
-    def _by_fingerprint(self, reference: Fingerprint, candidate: torch.Tensor) -> Judged:
-        expected = Range(reference.low, reference.high)
-        found = candidate.detach()
-        if tuple(found.shape) != reference.shape or not can_be_fingerprinted(found):
-            note = f"shape: {reference.shape} | {tuple(found.shape)}"
-            return _ranged(Difference("metadata", note=note), expected, range_of(found))
-        if found.dtype != reference.dtype and not self.across:
-            note = f"dtype: {reference.dtype} | {found.dtype}"
-            return _ranged(Difference("metadata", note=note), expected, range_of(found))
-        theirs = fingerprint(found)
-        actual = Range(theirs.low, theirs.high)
-        if theirs.dtype == reference.dtype and theirs.hash == reference.hash:
-            return _ranged(Difference("bitwise", 0.0, 0.0, "by fingerprint"), expected, actual)
-        counts = (reference.nans, reference.infinities), (theirs.nans, theirs.infinities)
+    def _by_fingerprint(self, reference: Fingerprint, candidate: torch.Tensor) -> NodeComparison:
+        candidate, expected = candidate.detach(), Range(reference.low, reference.high)
+        if tuple(candidate.shape) != reference.shape or not can_be_fingerprinted(candidate):
+            note = f"shape: {reference.shape} | {tuple(candidate.shape)}"
+            return _comparison(Difference("metadata", note=note), expected, range_of(candidate))
+        if candidate.dtype != reference.dtype and not self.across:
+            note = f"dtype: {reference.dtype} | {candidate.dtype}"
+            return _comparison(Difference("metadata", note=note), expected, range_of(candidate))
+        other = fingerprint(candidate)
+        actual = Range(other.low, other.high)
+        if other.dtype == reference.dtype and other.hash == reference.hash:
+            return _comparison(Difference("bitwise", 0.0, 0.0, "by fingerprint"), expected, actual)
+        counts = (reference.nans, reference.infinities), (other.nans, other.infinities)
         if counts[0] != counts[1] or any(counts[0]):
             note = f"by fingerprint: {sum(counts[0])} elements of the reference not finite, {sum(counts[1])} here"
-            return _ranged(Difference("nonfinite", note=note), expected, actual)
-        return _ranged(self._samples(reference, theirs), expected, actual)
+            return _comparison(Difference("nonfinite", note=note), expected, actual)
+        return _comparison(self._by_samples(reference, other), expected, actual)
 
-    def _samples(self, reference: Fingerprint, candidate: Fingerprint) -> Difference:
-        """The difference as far as samples, range and norm tell it: it is no smaller than that."""
+    def _by_samples(self, reference: Fingerprint, candidate: Fingerprint) -> Difference:
+        """The difference of samples, ranges and norms. The difference of the gradients is no smaller."""
         tolerance = self.tolerance(reference.dtype, candidate.dtype)
         scale = max(abs(reference.low), abs(reference.high))
         pairs = [*zip(reference.samples, candidate.samples, strict=True)]
         pairs += [(reference.low, candidate.low), (reference.high, candidate.high)]
-        apart = [abs(theirs - ours) for ours, theirs in pairs]
+        errors = [abs(actual - expected) for expected, actual in pairs]
         outside = any(
-            distance > tolerance.rtol * abs(ours) + tolerance.atol * scale
-            for distance, (ours, _) in zip(apart, pairs, strict=True)
+            error > tolerance.rtol * abs(expected) + tolerance.atol * scale
+            for error, (expected, _) in zip(errors, pairs, strict=True)
         )
         outside |= abs(candidate.norm - reference.norm) > (tolerance.rtol + tolerance.atol) * reference.norm
-        largest = max(apart, default=0.0)
+        largest = max(errors, default=0.0)
         relative = largest / scale if scale else (math.inf if largest else 0.0)
         return Difference("mismatch" if outside else "within_tolerance", largest, relative, "by fingerprint")
 
 
-def _ranged(difference: Difference, reference: Range, candidate: Range) -> Judged:
-    return Judged(difference, (is_finite(reference), is_finite(candidate)), (reference, candidate))
+def _comparison(difference: Difference, reference: Range, candidate: Range) -> NodeComparison:
+    return NodeComparison(difference, (is_finite(reference), is_finite(candidate)), (reference, candidate))
 
 
-def _not_finite(expected: torch.Tensor, found: torch.Tensor) -> Difference:
-    """The difference between two gradients that are not both finite: none, if they are so alike."""
-    wrong = [int((~torch.isfinite(side)).sum()) for side in (expected, found)]
-    alike = torch.equal(torch.isnan(expected), torch.isnan(found)) and torch.equal(
-        expected.nan_to_num(0.0), found.nan_to_num(0.0)
+def _nonfinite_difference(expected: torch.Tensor, actual: torch.Tensor) -> Difference:
+    """The difference between two gradients, one or both not finite: none, if both hold the same."""
+    counts = [int((~torch.isfinite(side)).sum()) for side in (expected, actual)]
+    same = torch.equal(torch.isnan(expected), torch.isnan(actual)) and torch.equal(
+        expected.nan_to_num(0.0), actual.nan_to_num(0.0)
     )
-    if alike:
+    if same:
         return Difference("bitwise", 0.0, 0.0, "not finite, alike on both sides")
-    return Difference("nonfinite", note=f"not finite: {wrong[0]} elements of the reference, {wrong[1]} here")
+    return Difference("nonfinite", note=f"not finite: {counts[0]} elements of the reference, {counts[1]} here")
 
 
 def in_coarser_dtype(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -238,11 +236,11 @@ def range_of(tensor: torch.Tensor) -> Range:
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Whether no element is a NaN or an infinity: such a one makes the sum one, as a sum that is too large is."""
+    """Whether no element is a NaN or an infinity. The sum is finite only then; if it is not, it may have overflowed."""
     total = tensor.sum().item()
     return abs(total) < math.inf or is_finite(range_of(tensor))
 
 
-def is_finite(found: Range) -> bool:
+def is_finite(bounds: Range) -> bool:
     """Whether no element is a NaN or an infinity."""
-    return math.isfinite(found.low) and math.isfinite(found.high)
+    return math.isfinite(bounds.low) and math.isfinite(bounds.high)

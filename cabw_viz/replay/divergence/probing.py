@@ -12,7 +12,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.divergence import Difference
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, call_input_name
-from cabw_viz.replay.divergence.node_comparison import Judged
+from cabw_viz.replay.divergence.node_comparison import NodeComparison
 from cabw_viz.replay.interpreter import GradientCollector
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 
@@ -24,12 +24,12 @@ class StoppedError(CabwError):
         super().__init__(error.seen, expected=error.expected, try_=error.try_)
         self.node, self.reason = node, reason
 
-    def rejected(self) -> dict[str, Judged]:
+    def rejected(self) -> dict[str, NodeComparison]:
         """The gradients that the stop is about: those of another shape than their autograd node may make."""
         if self.node is None or not torch_adapter.is_validate_outputs(self.node.target):
             return {}
         difference = Difference("metadata", note=self.reason)
-        return {user.name: Judged(difference, (True, True), (None, None)) for user in self.node.users}
+        return {user.name: NodeComparison(difference, (True, True), (None, None)) for user in self.node.users}
 
 
 class ProbingInterpreter(GradientCollector):

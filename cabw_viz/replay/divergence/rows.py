@@ -1,4 +1,4 @@
-"""From judged gradients to a row for each step, and to the steps at fault."""
+"""A row for each step, and the steps at fault, from the comparisons at all sites."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from cabw_viz.record.divergence import BETWEEN, Difference, DivergenceRow, NonFi
 from cabw_viz.record.kinds import GOOD, SEVERITY
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, Step
-from cabw_viz.replay.divergence.node_comparison import Judged, range_of
+from cabw_viz.replay.divergence.node_comparison import NodeComparison, range_of
 from cabw_viz.runtime.gradient_snapshots import Gradient
 
 
 @dataclass
 class Findings:
-    """The gradients at each site of a graph, judged."""
+    """The comparisons at all sites of a graph."""
 
     sites: GradientSites
-    observed: Mapping[str, Judged]
+    observed: Mapping[str, NodeComparison]
     """The gradients of the whole graph's run."""
-    isolated: Mapping[str, Judged] = field(default_factory=dict)
-    """What each step made of what the other side had; empty where nothing had differed."""
+    isolated: Mapping[str, NodeComparison] = field(default_factory=dict)
+    """The results of each step that ran alone, on the other side's gradients; empty where nothing differed before."""
     substituted: frozenset[str] = frozenset()
-    """The sites at which the steps began with what the other side had."""
+    """The sites at which the steps took the other side's gradients."""
 
     @property
     def compared(self) -> int:
-        """How many gradients were compared; one that is looked at twice, when it is made and when it is taken, once."""
+        """How many gradients were compared; one that is compared where it is made and where it is taken counts once."""
         later = {name for step in self.sites.steps if step.kind == "in_place_write" for name in step.outputs}
         return len(self.observed.keys() - later)
 
@@ -39,7 +39,7 @@ class Findings:
         return all(name in self.substituted or self._agrees(name) for name in step.inputs)
 
     def _agrees(self, name: str) -> bool:
-        """Whether a gradient agrees; where it was not seen, whether those agree of which it is made."""
+        """Whether a gradient agrees; where it was not seen, whether the inputs of the step that makes it agree."""
         if name in self.isolated:
             return self.isolated[name].agrees
         maker = self.makers.get(name)
@@ -55,8 +55,8 @@ class Findings:
         ranges = self.observed[name].ranges
         if ranges is not None:
             return ranges[side]
-        found = self.sites.snapshots(name)  # the same on both sides
-        return range_of(found[0].value) if found and isinstance(found[0], Gradient) else None
+        snapshots = self.sites.snapshots(name)  # the same on both sides
+        return range_of(snapshots[0].value) if snapshots and isinstance(snapshots[0], Gradient) else None
 
     @cached_property
     def makers(self) -> Mapping[str, Step]:
@@ -73,14 +73,14 @@ class Findings:
         return worst(self.isolated, step.outputs) if self.is_clean(step) else None
 
     def _all_equal(self, step: Step) -> bool:
-        judged = [self.observed[name] for name in step.inputs if name in self.observed]
-        return all(found.difference.verdict == "bitwise" for found in judged)
+        inputs = [self.observed[name] for name in step.inputs if name in self.observed]
+        return all(comparison.difference.verdict == "bitwise" for comparison in inputs)
 
 
-def worst(judged: Mapping[str, Judged], names: Iterable[str]) -> Difference | None:
-    """The worst difference at some places; None where nothing was judged."""
-    found = [judged[name].difference for name in names if name in judged]
-    return max(found, key=_badness, default=None)
+def worst(comparisons: Mapping[str, NodeComparison], names: Iterable[str]) -> Difference | None:
+    """The worst difference at some sites; None where nothing was compared."""
+    differences = [comparisons[name].difference for name in names if name in comparisons]
+    return max(differences, key=_badness, default=None)
 
 
 def _badness(difference: Difference) -> tuple[int, float]:
@@ -94,7 +94,7 @@ Rows = tuple[tuple[DivergenceRow, ...], tuple[int, ...], tuple[NonFinite, ...]]
 
 
 def rows_of(record: CaptureRecord, findings: Findings) -> Rows:
-    """A row for each step and for each autograd node without one; the rows at fault; what makes NaN or infinity."""
+    """A row for each step and for each autograd node without one; the rows at fault; those that make a NaN."""
     steps = [step for step in _with_bare_nodes(record, findings.sites) if _has_row(step, findings)]
     rows = tuple(_row(record, step, findings) for step in steps)
     culprits = tuple(i for i, row in enumerate(rows) if row.own is not None and row.own.verdict not in GOOD)
@@ -102,7 +102,7 @@ def rows_of(record: CaptureRecord, findings: Findings) -> Rows:
 
 
 def _has_row(step: Step, findings: Findings) -> bool:
-    """Whether a step has a row: all but the writes in place that neither side makes, or both do alike."""
+    """Whether a step has a row. Steps for possible in-place writes are dropped unless the two sides differ there."""
     if step.kind != "in_place_write":
         return True
     own = findings.own(step)
@@ -110,7 +110,7 @@ def _has_row(step: Step, findings: Findings) -> bool:
 
 
 def _with_bare_nodes(record: CaptureRecord, sites: GradientSites) -> list[Step]:
-    """The steps in their order, and at its place by number each autograd node that makes nothing."""
+    """The steps in their order, with each autograd node that makes nothing inserted by its number."""
     own = [step for step in sites.steps if step.kind not in BETWEEN]
     known = {step.number for step in own}
     taken: dict[int, list[str]] = {}
@@ -152,7 +152,7 @@ def _row(record: CaptureRecord, step: Step, findings: Findings) -> DivergenceRow
 
 
 def name_of(record: CaptureRecord, node: AutogradNode, step: Step) -> str:
-    """What to call a step."""
+    """The name of a step in a row."""
     label = record.label(node)
     if step.kind == "gradient_sum":
         return f"sum into {label}, input {step.input}"
@@ -168,7 +168,7 @@ def name_of(record: CaptureRecord, node: AutogradNode, step: Step) -> str:
 
 
 def _nonfinite(steps: list[Step], findings: Findings) -> list[NonFinite]:
-    """The first step of each side that makes something that is not finite of what is."""
+    """The first step of each side whose inputs are finite and whose outputs are not."""
     reference, candidate = (_first_nonfinite(steps, findings, side) for side in (0, 1))
     if reference is not None and candidate is not None and reference.row == candidate.row:
         return [NonFinite("both", candidate.row, candidate.into, candidate.out)]
@@ -176,14 +176,14 @@ def _nonfinite(steps: list[Step], findings: Findings) -> list[NonFinite]:
 
 
 def _first_nonfinite(steps: list[Step], findings: Findings, side: int) -> NonFinite | None:
-    if all(judged.finite[side] for judged in findings.observed.values()):
+    if all(comparison.finite[side] for comparison in findings.observed.values()):
         return None
     for place, step in enumerate(steps):
-        seen = [name for name in step.outputs if name in findings.observed]
-        wrong = [name for name in seen if not findings.observed[name].finite[side]]
-        reads = [name for name in step.inputs if name in findings.observed]
-        if wrong and all(findings.observed[name].finite[side] for name in reads):
-            ranges = [found for name in reads if (found := findings.range_at(name, side)) is not None]
-            out = findings.range_at(wrong[0], side)
+        outputs = [name for name in step.outputs if name in findings.observed]
+        nonfinite = [name for name in outputs if not findings.observed[name].finite[side]]
+        inputs = [name for name in step.inputs if name in findings.observed]
+        if nonfinite and all(findings.observed[name].finite[side] for name in inputs):
+            ranges = [bounds for name in inputs if (bounds := findings.range_at(name, side)) is not None]
+            out = findings.range_at(nonfinite[0], side)
             return NonFinite(SIDES[side], place, tuple(ranges), out or Range(math.nan, math.nan))
     return None

@@ -1,11 +1,11 @@
 """Divergence: the gradients into and out of every autograd node, in the user's own run and in the graph run again.
 
-1. The graph runs once, and what it has at each place is held against what eager had there.
-2. If anything differs, it runs once more, each step on eager's own gradients: what differs now is the step's own doing.
-   For a compiled graph, whose steps cannot be run alone, it is the other way round: each step runs in eager on what the
-   compiled graph had there, and what it makes is held against what the compiled graph had next.
+1. The graph runs once, and the gradient at each site is compared with eager's.
+2. If anything differs, it runs once more, each step on eager's own gradients: what differs now is the step's own
+   difference. The steps of a compiled graph cannot run alone: there each step runs in eager, on the gradients that the
+   compiled graph had at that site, and its results are compared with those that the compiled graph had next.
 3. If a step's own difference is more than a tolerance allows, or is in half precision, where tolerances are wide, a run
-   in double precision tells whether both sides are as far off as rounding takes them.
+   in double precision shows whether rounding explains it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.divergence.compiled import CompiledSteps
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, gradient_sites
 from cabw_viz.replay.divergence.interpreted import InterpretedSteps
-from cabw_viz.replay.divergence.node_comparison import Judged, NodeJudge
+from cabw_viz.replay.divergence.node_comparison import NodeComparer, NodeComparison
 from cabw_viz.replay.divergence.probing import ProbingInterpreter, StoppedError, substitute
 from cabw_viz.replay.divergence.rows import Findings, rows_of
 from cabw_viz.replay.divergence.step_rounding import StepOutputs, judge_against_float64, needs_float64
-from cabw_viz.replay.parity.comparison import check_reference
-from cabw_viz.replay.parity.comparison import notes as notes_of_hooks
+from cabw_viz.replay.parity.comparison import check_reference, hook_notes
 from cabw_viz.replay.parity.descriptions import RUNS
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
@@ -61,15 +60,15 @@ def divergence(
         CabwError: the gradients of the nodes were not kept, or the graph cannot be run again.
     """
     record = captured.record
-    NodeJudge(rtol, atol).tolerance(torch.float32)
+    NodeComparer(rtol, atol).tolerance(torch.float32)
     replay = Replay(captured, target, hooks)
     gradients = check_node_gradients(captured)
     sites = gradient_sites(captured, gradients)
     python = runs_python(record)
     if python and not target.compiles:  # a compiler sees writes, and makes them as if nothing else read that memory
         sites = sites.with_writes()
-    judge = NodeJudge(rtol, atol, target.moves, rereads=python)
-    search = _Search(replay, sites, judge)
+    comparer = NodeComparer(rtol, atol, target.moves, rereads=python)
+    search = _Search(replay, sites, comparer)
     findings = search.findings()
     rows, culprits, nonfinite = rows_of(record, findings)
     return Divergence(
@@ -78,9 +77,9 @@ def divergence(
         rows,
         culprits,
         nonfinite,
-        tuple((dtype, *values) for dtype, values in sorted(judge.used.items())),
+        comparer.used.rows(),
         findings.compared,
-        (*notes_of_hooks(record, hooks), *_notes(target, gradients), *search.notes),
+        (*hook_notes(record, hooks), *_notes(target, gradients), *search.notes),
     )
 
 
@@ -141,7 +140,7 @@ class Steps(Protocol):
 
     graph: PlacedGraph
 
-    def observe(self) -> tuple[dict[str, Judged], CabwError | None]:
+    def observe(self) -> tuple[dict[str, NodeComparison], CabwError | None]:
         """Run the graph; each gradient against that of the user's own run, and what stopped the run on the way."""
 
     def other_side(self, name: str) -> Any:
@@ -163,9 +162,9 @@ class _Search:
     └─ _judge_against_float64   where that is in question: once more in double precision
     """
 
-    def __init__(self, replay: Replay, sites: GradientSites, judge: NodeJudge) -> None:
-        self.replay, self.sites, self.judge = replay, sites, judge
-        self.steps: Steps = (CompiledSteps if replay.target.compiles else InterpretedSteps)(replay, sites, judge)
+    def __init__(self, replay: Replay, sites: GradientSites, comparer: NodeComparer) -> None:
+        self.replay, self.sites, self.comparer = replay, sites, comparer
+        self.steps: Steps = (CompiledSteps if replay.target.compiles else InterpretedSteps)(replay, sites, comparer)
         self.notes: list[str] = []
 
     def findings(self) -> Findings:
@@ -175,26 +174,26 @@ class _Search:
         if isinstance(stopped, StoppedError):
             observed.update(stopped.rejected())
         if stopped is not None:
-            if all(judged.agrees for judged in observed.values()):
+            if all(comparison.agrees for comparison in observed.values()):
                 raise stopped
             self.notes.append(f"the replay stopped: {stopped.seen}")
-        elif all(judged.difference.verdict == "bitwise" for judged in observed.values()):
+        elif all(comparison.difference.verdict == "bitwise" for comparison in observed.values()):
             return findings
         findings.isolated, findings.substituted = self._isolate_steps()
         return findings
 
-    def _isolate_steps(self) -> tuple[dict[str, Judged], frozenset[str]]:
+    def _isolate_steps(self) -> tuple[dict[str, NodeComparison], frozenset[str]]:
         """Run each step on what the other side had; what it makes of that, and at which sites that was known."""
-        isolated = _IsolatedSteps(self.steps.graph, self.sites, self.steps, self.judge)
+        isolated = _IsolatedSteps(self.steps.graph, self.sites, self.steps, self.comparer)
         try:
             self.replay.run(isolated)
         except CabwError as error:
             self.notes.append(f"not every step could be run alone: {error.seen}")
             if isinstance(error, StoppedError):
-                isolated.judged |= error.rejected()
+                isolated.comparisons |= error.rejected()
         if isolated.in_question:
             self._judge_against_float64(isolated)
-        return isolated.judged, frozenset(isolated.substituted)
+        return isolated.comparisons, frozenset(isolated.substituted)
 
     def _judge_against_float64(self, isolated: _IsolatedSteps) -> None:
         """Run each step in double precision on the same; what rounding explains is no mismatch."""
@@ -207,12 +206,12 @@ class _Search:
 
 
 class _IsolatedSteps(ProbingInterpreter):
-    """Runs each step on what the other side had, and judges what it makes of that."""
+    """Runs each step on the other side's gradients, and compares its results."""
 
-    def __init__(self, graph: PlacedGraph, sites: GradientSites, steps: Steps, judge: NodeJudge) -> None:
+    def __init__(self, graph: PlacedGraph, sites: GradientSites, steps: Steps, comparer: NodeComparer) -> None:
         super().__init__(graph, sites)
-        self.steps, self._judge = steps, judge
-        self.judged: dict[str, Judged] = {}
+        self.steps, self._compare = steps, comparer
+        self.comparisons: dict[str, NodeComparison] = {}
         self.substituted: set[str] = set()
         """The sites at which the next step began with what the other side had."""
         self.in_question: dict[str, StepOutputs] = {}
@@ -221,13 +220,13 @@ class _IsolatedSteps(ProbingInterpreter):
     def on_value(self, name: str, value: Any) -> Any:
         """Judge it; the graph goes on with what the other side had."""
         for reference, candidate in self.steps.pairs(name, value):
-            judged = self._judge(reference, candidate)
-            if judged is None:
+            comparison = self._compare(reference, candidate)
+            if comparison is None:
                 continue
-            self.judged[name] = judged
-            if self._judge.given or not isinstance(reference, Gradient) or candidate is None:
+            self.comparisons[name] = comparison
+            if self._compare.has_user_tolerance or not isinstance(reference, Gradient) or candidate is None:
                 continue
-            if needs_float64(judged.difference, reference.value, candidate):
+            if needs_float64(comparison.difference, reference.value, candidate):
                 self.in_question[name] = StepOutputs(reference.value.detach(), candidate.detach())
         other = substitute(self.steps.other_side(name), value)
         if other is None:
@@ -237,7 +236,7 @@ class _IsolatedSteps(ProbingInterpreter):
 
 
 class _Float64Steps(ProbingInterpreter):
-    """Runs each step in double precision on what the other side had, and judges what is in question by that."""
+    """Runs each step in double precision on the other side's gradients, and judges the differences in question."""
 
     def __init__(self, graph: PlacedGraph, isolated: _IsolatedSteps, reproduced: frozenset[str]) -> None:
         super().__init__(graph, isolated.sites)
@@ -247,10 +246,10 @@ class _Float64Steps(ProbingInterpreter):
         """Judge by it; the graph goes on with what the other side had."""
         isolated = self._isolated
         if name in isolated.in_question and isinstance(value, torch.Tensor):
-            judged, independent = isolated.judged[name], name in self._reproduced
+            comparison, independent = isolated.comparisons[name], name in self._reproduced
             difference = judge_against_float64(
-                judged.difference, isolated.in_question[name], value, independent=independent
+                comparison.difference, isolated.in_question[name], value, independent=independent
             )
-            isolated.judged[name] = replace(judged, difference=difference)
+            isolated.comparisons[name] = replace(comparison, difference=difference)
         other = substitute(isolated.steps.other_side(name), value)
         return value if other is None else other

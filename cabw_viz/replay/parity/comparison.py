@@ -1,8 +1,8 @@
-"""Parity: a captured graph, run again, against what the user's own run gave.
+"""Parity: the gradients of a captured graph, run again, compared with those of the user's own run.
 
 parity ── Replay.result: the graph run again at the target
-   ├─ GradientPairs.row: compared, leaf by leaf
-   └─ judge: noise or fault, by further runs where that is needed
+   ├─ GradientPairs.row: one leaf, compared by a tolerance
+   └─ final_rows: noise or fault, by further runs where that is needed
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.model import CaptureRecord, Hook
 from cabw_viz.record.options import HookPolicy
-from cabw_viz.replay.parity.descriptions import counted, graph_words, run_words
+from cabw_viz.replay.parity.descriptions import counted, describe_graph, describe_run
 from cabw_viz.replay.parity.gradient_pairs import GradientPairs, ParityOptions
-from cabw_viz.replay.parity.noise_runs import judge
+from cabw_viz.replay.parity.noise_runs import final_rows
 from cabw_viz.replay.replay import Replay
 from cabw_viz.runtime.capture_state import Captured
 
@@ -42,12 +42,12 @@ def parity(captured: Captured, options: ParityOptions | None = None) -> Comparis
     result = replay.result()
     pairs = GradientPairs(captured, options, result)
     rows = [pairs.row(index) for index in pairs.leaves]
-    rows, exact_notes = judge(replay, options, rows, pairs)
+    rows, noise_notes = final_rows(replay, options, rows, pairs)
     record, reference = captured.record, captured.live.reference
-    graph, run = graph_words(options.target, result), run_words(record, (g.value for g in reference.values()))
-    names = (run, graph) if record.run == "eager" else (graph, run)
-    tolerances = tuple((dtype, *values) for dtype, values in sorted(pairs.used.items()))
-    return Comparison(*names, tuple(rows), tolerances, (*notes(record, options.hooks), *pairs.notes(), *exact_notes))
+    graph, run = describe_graph(options.target, result), describe_run(record, (g.value for g in reference.values()))
+    sides = (run, graph) if record.run == "eager" else (graph, run)
+    notes = (*hook_notes(record, options.hooks), *pairs.notes(), *noise_notes)
+    return Comparison(*sides, tuple(rows), pairs.used.rows(), notes)
 
 
 def check_reference(captured: Captured) -> None:
@@ -78,23 +78,23 @@ def _accumulate_hooks(record: CaptureRecord) -> list[Hook]:
     return [hook for node in record.autograd_nodes if node.kind == "accumulate_grad" for hook in node.hooks]
 
 
-def notes(record: CaptureRecord, hooks: HookPolicy) -> Sequence[str]:
-    """What a reader of the comparison must know."""
+def hook_notes(record: CaptureRecord, hooks: HookPolicy) -> Sequence[str]:
+    """What a reader of a comparison must know about hooks, and about leaves where there are none."""
     kinds = [hook.kind for node in record.autograd_nodes for hook in node.hooks]
-    later, unpack = kinds.count("post_acc_grad_hook"), kinds.count("unpack_hook")
+    post_accumulate, unpack = kinds.count("post_acc_grad_hook"), kinds.count("unpack_hook")
     retained = kinds.count("cpp_tensor_pre_hook")
-    others = len(kinds) - later - unpack - retained
-    found = []
+    others = len(kinds) - post_accumulate - unpack - retained
+    notes = []
     if record.run == "user" and any(hook.kind.startswith("post") for hook in _accumulate_hooks(record)):
-        found.append("hooks that follow an accumulation may have changed .grad before it was read")
+        notes.append("hooks that follow an accumulation may have changed .grad before it was read")
     if others:
-        found.append(f"in the replay {counted(others, 'hook')} {'ran again' if hooks == 'run' else 'did not run'}")
+        notes.append(f"in the replay {counted(others, 'hook')} {'ran again' if hooks == 'run' else 'did not run'}")
     if unpack:
-        found.append(f"in the replay {counted(unpack, 'saved-tensor hook')} unpacked again")
+        notes.append(f"in the replay {counted(unpack, 'saved-tensor hook')} unpacked again")
     if retained:
-        found.append(f"in the replay {counted(retained, 'gradient')} kept by retain_grad() stayed as it was")
-    if later:
-        found.append(f"in the replay {counted(later, 'post-accumulate hook')} did not run")
+        notes.append(f"in the replay {counted(retained, 'gradient')} kept by retain_grad() stayed as it was")
+    if post_accumulate:
+        notes.append(f"in the replay {counted(post_accumulate, 'post-accumulate hook')} did not run")
     if not record.leaves:
-        found.append("this backward computes the gradient of no leaf")
-    return found
+        notes.append("this backward computes the gradient of no leaf")
+    return notes

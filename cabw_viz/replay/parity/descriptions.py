@@ -1,4 +1,4 @@
-"""What is compared with what, in words."""
+"""Descriptions of the two sides of a parity."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ RUNS = {
 }
 
 
-def run_words(record: CaptureRecord, gradients: Iterable[torch.Tensor]) -> str:
+def describe_run(record: CaptureRecord, gradients: Iterable[torch.Tensor]) -> str:
     """The user's own run: `your own eager run, 2 compiled regions in it by kernels of their own, on cpu in float32`."""
     regions = sum(node.kind == "aot_backward" for node in record.autograd_nodes)
     compiled = f", {counted(regions, 'compiled region')} in it by kernels of {'its' if regions == 1 else 'their'} own"
-    return RUNS[record.run] + (compiled if record.run == "eager" and regions else "") + where(gradients)
+    return RUNS[record.run] + (compiled if record.run == "eager" and regions else "") + describe_placement(gradients)
 
 
-def graph_words(target: Target, result: ReplayResult) -> str:
+def describe_graph(target: Target, result: ReplayResult) -> str:
     """The captured graph, run again: how, where and in what dtype."""
     dtype = "" if target.dtype is None else ": the backward of the saved forward in that dtype"
-    return f"the captured graph {_how(target, result)}{where(result.gradients.values())}{dtype}"
+    execution, placement = _describe_execution(target, result), describe_placement(result.gradients.values())
+    return f"the captured graph {execution}{placement}{dtype}"
 
 
-def _how(target: Target, result: ReplayResult) -> str:
+def _describe_execution(target: Target, result: ReplayResult) -> str:
     if not target.compiles:
         return "run again, op by op on eager kernels"
     if result.graph_count is None:
@@ -40,7 +41,7 @@ def _how(target: Target, result: ReplayResult) -> str:
     return f"compiled by torch.compile(backend={target.backend_name!r}){kept} and run again{parts}"
 
 
-def where(tensors: Iterable[torch.Tensor]) -> str:
+def describe_placement(tensors: Iterable[torch.Tensor]) -> str:
     """`, on cpu in float32` of the tensors of one side."""
     tensors = list(tensors)
     devices = dict.fromkeys(str(tensor.device) for tensor in tensors)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from cabw_viz.errors import CabwError
-from cabw_viz.numerics.compare import compare, plain
+from cabw_viz.numerics.compare import aligned, compare, plain
 from cabw_viz.numerics.measures import FUNCTIONS, measures_named
-from cabw_viz.numerics.tolerance import Tolerance, coarser, tolerance_for
+from cabw_viz.numerics.tolerance import Tolerance, UsedTolerances, coarser, tolerance_for
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import Exact, HookPolicy
@@ -27,7 +27,7 @@ WHERE_COMPARED = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class ParityOptions:
-    """How a comparison was asked for; see `parity`."""
+    """The options of a parity; see `parity`."""
 
     hooks: HookPolicy = "run"
     rtol: float | None = None
@@ -37,7 +37,7 @@ class ParityOptions:
     measures: tuple[str, ...] = ()
 
     def checked(self) -> ParityOptions:
-        """The same, once every part is known to be possible. Raises a CabwError for the first that is not."""
+        """The same options. Raises a CabwError for the first that is not possible."""
         tolerance_for(torch.float32, self.rtol, self.atol)
         if self.exact not in (True, False, "auto"):
             raise CabwError(f"exact={self.exact!r}", expected="True, False or 'auto'", try_="exact='auto'")
@@ -51,15 +51,16 @@ class GradientPairs:
         self.captured, self.options = captured, options
         self.record = record = captured.record
         self.decomposed = result.decomposed
-        self.graph = {index: added(captured, index, gradient) for index, gradient in result.gradients.items()}
+        self.graph = {
+            index: with_previous_grad(captured, index, gradient) for index, gradient in result.gradients.items()
+        }
         self.run = dict(captured.live.reference)
         self.leaves = [i for i, _ in enumerate(record.leaves) if i in self.graph or i in self.run]
-        self.used: dict[str, tuple[float, float]] = {}
-        """The tolerance that was used for each dtype."""
+        self.used = UsedTolerances()
         self._depths = depths(record)
 
     @property
-    def elsewhere(self) -> bool:
+    def is_retargeted(self) -> bool:
         """Whether the graph ran on another device, in another dtype or under a compiler."""
         return self.options.target != AS_CAPTURED
 
@@ -68,7 +69,7 @@ class GradientPairs:
         graph, run = self.graph.get(index), self.run.get(index)
         tolerance = self._tolerance(graph, run)
         if graph is not None and run is not None:
-            graph, run = self.brought(graph, run)
+            graph, run = self._aligned(graph, run)
         pair = (run, graph) if self.record.run == "eager" else (graph, run)
         row = compare(self.record.leaves[index].label, *pair, tolerance)
         row = replace(row, depth=self._depths.get(index))
@@ -80,51 +81,50 @@ class GradientPairs:
 
     def pair(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Reference and candidate of a leaf that has both, dense, each in its own dtype, on the CPU or on CUDA."""
-        values = [plain(near(side[index]).value) for side in (self.run, self.graph)]
+        values = [plain(on_comparable_device(side[index]).value) for side in (self.run, self.graph)]
         run, graph = values
         return (run, graph) if self.record.run == "eager" else (graph, run)
 
-    def brought(self, graph: Gradient, run: Gradient) -> tuple[Gradient, Gradient]:
-        """Both sides such that nothing but what was asked for sets them apart; the run's device and dtype hold."""
-        if self.elsewhere:
-            dtype = run.value.dtype if run.value.is_complex() == graph.value.is_complex() else graph.value.dtype
-            graph = Gradient(graph.value.to(run.value.device, dtype), None)
+    def _aligned(self, graph: Gradient, run: Gradient) -> tuple[Gradient, Gradient]:
+        """Both sides on the run's device and in its dtype, as far as the user asked for others."""
+        if self.is_retargeted:
+            graph = aligned(graph, run.value)
         if graph.value.device == run.value.device:
-            graph, run = near(graph), near(run)
+            graph, run = on_comparable_device(graph), on_comparable_device(run)
         return graph, run
 
     def notes(self) -> list[str]:
-        """What a reader must know of the two sides."""
-        found = [f"{name} was computed by its formula: it has no kernel there" for name in self.decomposed]
+        """What a reader of the comparison must know of the two sides."""
+        notes = [f"{name} was computed by its formula: it has no kernel there" for name in self.decomposed]
         target = self.options.target
         if target.device is not None or target.dtype is not None:
             places = dict.fromkeys(
                 f"{g.value.device} and {str(g.value.dtype).removeprefix('torch.')}" for g in self.run.values()
             )
-            found.append(f"the graph's gradients were brought to {', '.join(places)} to be compared")
-        return found
+            notes.append(f"the graph's gradients were brought to {', '.join(places)} to be compared")
+        return notes
 
     def _tolerance(self, *sides: Gradient | None) -> Tolerance:
-        """That of the coarser dtype; other kernels round elsewhere, at the size of the largest values."""
+        """The tolerance for the coarser dtype; kernels of another target round at the size of the largest values."""
         dtypes = [side.value.dtype for side in sides if side is not None]
         dtypes += [self.options.target.dtype] if self.options.target.dtype is not None else []
         dtype = coarser(*dtypes)
         tolerance = tolerance_for(dtype, self.options.rtol, self.options.atol)
-        if self.elsewhere and self.options.rtol is None:
+        if self.is_retargeted and self.options.rtol is None:
             tolerance = tolerance.for_other_kernels()
-        self.used[str(dtype)] = (tolerance.rtol, tolerance.atol)
+        self.used.add(dtype, tolerance)
         return tolerance
 
 
-def near(gradient: Gradient) -> Gradient:
-    """A gradient on a device where gradients can be compared."""
+def on_comparable_device(gradient: Gradient) -> Gradient:
+    """A gradient on its own device, if gradients can be compared there, or on the CPU."""
     if gradient.value.device.type in WHERE_COMPARED:
         return gradient
     return Gradient(gradient.value.cpu(), None)
 
 
-def added(captured: Captured, index: int, gradient: torch.Tensor) -> Gradient:
-    """A gradient of the graph in the form in which the run's was kept: added to `.grad`, where that was."""
+def with_previous_grad(captured: Captured, index: int, gradient: torch.Tensor) -> Gradient:
+    """A gradient in the form of the run's: plus the previous `.grad`, where the run's is `.grad` itself."""
     accumulated = captured.record.leaves[index].output is None
     before = captured.live.grads_before.get(index)
     value = gradient if before is None else before.to(gradient.device, gradient.dtype) + gradient
@@ -132,25 +132,25 @@ def added(captured: Captured, index: int, gradient: torch.Tensor) -> Gradient:
 
 
 def depths(record: CaptureRecord) -> dict[int, int]:
-    """How deep in the backward each leaf gets its gradient: the number of the last autograd node that makes a part.
+    """The depth of each leaf in the backward: the number of the last autograd node that makes part of its gradient.
 
-    Views of a leaf (a transposed weight) and sums of gradients stand between; what made the gradient is behind them.
+    Views of a leaf (a transposed weight) and sums of gradients are passed over.
     """
     makers: dict[int, int] = {}
     for node in record.autograd_nodes:
         for edge in node.edges:
             makers[edge.target] = max(makers.get(edge.target, 0), node.number)
-    found = {}
+    numbers = {}
     for index, leaf in enumerate(record.leaves):
         number = leaf.autograd_node
         while number is not None:
-            at = record.by_number.get(number)
-            if at is None or (at.kind != "accumulate_grad" and at.name not in _VIEWS):
+            maker = record.by_number.get(number)
+            if maker is None or (maker.kind != "accumulate_grad" and maker.name not in _VIEWS):
                 break
             number = makers.get(number)
         if number is not None:
-            found[index] = number
-    return found
+            numbers[index] = number
+    return numbers
 
 
 _VIEWS = frozenset({"TBackward0", "TransposeBackward0", "ToCopyBackward0", "ViewBackward0", "PermuteBackward0"})

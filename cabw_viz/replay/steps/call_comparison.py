@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from cabw_viz.numerics.compare import aligned, compare
-from cabw_viz.numerics.tolerance import Tolerance, coarsest, tolerance_for
+from cabw_viz.numerics.tolerance import Tolerance, UsedTolerances, coarsest, tolerance_for
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.kinds import Verdict
 from cabw_viz.record.steps import StepCall
@@ -24,8 +24,7 @@ class CallComparer:
     across: bool = False
     """Whether the two sides are meant to be on different devices or in different dtypes."""
     noise: EagerNoise = field(default_factory=EagerNoise)
-    used: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """The tolerance that was used for each dtype."""
+    used: UsedTolerances = field(default_factory=UsedTolerances)
 
     def __post_init__(self) -> None:
         dtypes = {
@@ -74,7 +73,7 @@ class CallComparer:
             tolerance = tolerance_for(dtype, *self.tolerances)
             if self.tolerances[0] is None:
                 tolerance = tolerance.for_other_kernels()
-        self.used[str(dtype)] = (tolerance.rtol, tolerance.atol)
+        self.used.add(dtype, tolerance)
         return tolerance
 
 

@@ -18,7 +18,7 @@ import torch
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.constants import EAGER_PERTURBATIONS
-from cabw_viz.numerics.tolerance import coarsest
+from cabw_viz.numerics.tolerance import UsedTolerances, coarsest
 from cabw_viz.record.steps import StepCall, StepMatrix, StepRun
 from cabw_viz.replay.steps.call_comparison import CallComparer
 from cabw_viz.replay.steps.eager_noise import EagerNoise, EagerPerturbations
@@ -85,7 +85,7 @@ class _StepComparison:
         self._start: dict[str, torch.Tensor] | None = None
         self._own_backwards: list[bool | None] = [None] * plan.repeats
         self._baselines: dict[Variant, _Baseline] = {}
-        self._used: dict[str, tuple[float, float]] = {}
+        self._used = UsedTolerances()
         self._notes: list[str] = []
 
     def matrix(self) -> StepMatrix:
@@ -95,7 +95,6 @@ class _StepComparison:
         for variant, baseline in self._baselines.items():
             self._baselines[variant] = replace(baseline, noise=self._noise(variant, baseline))
         runs = [run for variant in self.plan.variants for run in self._runs_of(variant)]
-        used = tuple((dtype, *values) for dtype, values in sorted(self._used.items()))
         eager = self._baselines[self.base].eager
         values = dict.fromkeys(key for call in eager for key in call.values)
         return StepMatrix(
@@ -104,7 +103,7 @@ class _StepComparison:
             self.plan.repeats,
             tuple(values),
             raised=tuple(call.raised for call in eager) if any(call.raised for call in eager) else (),
-            tolerances=used,
+            tolerances=self._used.rows(),
             notes=tuple(dict.fromkeys(self._notes)),
         )
 
