@@ -2,6 +2,18 @@
 import js from "@eslint/js";
 import globals from "globals";
 
+/** Where the inspector's stateful parts are read: fields and variables of these names hold one of them. */
+const PARTS =
+  "/^(inspector|frame|picture|camera|renderer|r|minimap|tiles|search|legend|panels|task|tooltip|busy|aria|pointer|levels|" +
+  "layout|graph|autograd|drawn|scene|session|code|arranger)$/";
+/** The same for what a part hands out to be read. */
+const VALUES = "/^(state|view|latest|reach|cone|way|expanded|filter|hits)$/";
+const PART = `:matches(Identifier[name=${PARTS}], MemberExpression[property.name=${PARTS}], ${[
+  `Identifier[name=${VALUES}]`,
+  `MemberExpression[property.name=${VALUES}][object.type!="ThisExpression"]`,
+]})`;
+const owner = "A part changes its own fields, and others call a method of it.";
+
 export default [
   js.configs.recommended,
   {
@@ -33,6 +45,18 @@ export default [
         (rule) => [rule, "off"],
       ),
     ),
+  },
+  {
+    files: ["cabw_viz/**"],
+    rules: {
+      "no-restricted-syntax": [
+        "error",
+        { selector: `AssignmentExpression > MemberExpression.left > ${PART}.object`, message: owner },
+        { selector: `UpdateExpression > MemberExpression.argument > ${PART}.object`, message: owner },
+        { selector: `UnaryExpression[operator="delete"] > MemberExpression > ${PART}.object`, message: owner },
+        { selector: `CallExpression[callee.property.name="assign"] > ${PART}:first-child`, message: owner },
+      ],
+    },
   },
   { files: ["tests/**"], languageOptions: { globals: globals.node }, rules: { "max-lines": "off" } },
 ];

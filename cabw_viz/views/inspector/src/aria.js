@@ -89,13 +89,19 @@ export class AriaTree {
   }
 }
 
+const orders = new WeakMap(); // of each group: the number of each item in it
+
 /** Which of how many an item is among those of its group, in backward order. */
 function place(item) {
   const group = item.parent;
   if (!group) return [1, 1];
-  const first = (i) => (i.nodes ? i.nodes[0].index : i.index);
-  group.order ??= new Map(
-    [...group.own, ...group.children].sort((a, b) => first(a) - first(b)).map((i, k) => [i, k + 1]),
-  );
-  return [group.order.get(item), group.order.size];
+  if (!orders.has(group)) orders.set(group, orderOf(group));
+  const order = orders.get(group);
+  return [order.get(item), order.size];
+}
+
+function orderOf(group) {
+  const first = (item) => (item.nodes ? item.nodes[0].index : item.index);
+  const items = [...group.own, ...group.children].sort((a, b) => first(a) - first(b));
+  return new Map(items.map((item, i) => [item, i + 1]));
 }

@@ -89,77 +89,62 @@ export class Arranger {
   }
 
   #layOut(group, expanded, tops, bottoms) {
-    const { items } = this.graph;
     const edges = this.local.get(group) || [];
-    const sides = this.#sidesOf(group, edges);
-    const first = (item) => (item.nodes ? item.nodes[0].index : item.index);
-    const inside = [...group.own, ...group.children].sort((a, b) => first(a) - first(b)).map((i) => i.index);
-    const all = [...tops, ...inside, ...bottoms];
-    const index = new Map(all.map((k, i) => [k, i]));
-    const inner = new Map();
-    for (const child of group.children)
-      if (expanded[child.index - this.first])
-        inner.set(
-          child.index,
-          this.#group(child, expanded, sides.into.get(child.index) || [], sides.out.get(child.index) || []),
-        );
-    const port = (key) => typeof key === "string";
-    const size = all.map((key) => {
-      if (port(key)) return [6, 0];
-      const open = inner.get(key);
-      const item = items[key];
-      if (open) return [open.w, open.h];
-      return item.nodes ? (item.stack ? BOX.stack : BOX.group) : item.parameter ? BOX.parameter : this.box;
-    });
-    const endsAt = edges.map((e) => [inner.get(e.a)?.ports.get(`out|${e.b}`), inner.get(e.b)?.ports.get(`in|${e.a}`)]);
+    const inner = this.#innerBlocks(group, expanded, this.#sidesOf(group, edges));
+    const keys = [...tops, ...membersOf(group), ...bottoms];
+    const index = new Map(keys.map((key, i) => [key, i]));
+    const sizes = keys.map((key) => this.#sizeOf(key, inner));
     const plan = this.#plan({
-      width: size.map((s) => s[0]),
-      height: size.map((s) => s[1]),
+      width: sizes.map((s) => s[0]),
+      height: sizes.map((s) => s[1]),
       edges: edges.map((e) => [index.get(e.a), index.get(e.b)]),
-      endsAt,
-      pin: all.map((_, i) => (i < tops.length ? "top" : i >= all.length - bottoms.length ? "bottom" : "")),
+      endsAt: edges.map((e) => [inner.get(e.a)?.ports.get(`out|${e.b}`), inner.get(e.b)?.ports.get(`in|${e.a}`)]),
+      pin: keys.map((_, i) => (i < tops.length ? "top" : i >= keys.length - bottoms.length ? "bottom" : "")),
       gapY: group.parent ? 22 : 24,
     });
-    const pad = group.parent ? BOX.pad : 0;
-    const lift = tops.length ? 10 : 0;
-    const head = group.parent ? BOX.header + 8 - lift : 0;
-    const foot = group.parent ? (bottoms.length ? 0 : BOX.pad) : 0;
-    const w = Math.max(plan.w + 2 * pad, group.parent ? 150 : 0);
-    const h = plan.h + head + foot;
-    const shift = (w - plan.w) / 2;
-    const [ports, below] = portsOf(tops, bottoms, index, plan, w / 2 - shift);
+    const margins = marginsOf(group, plan, tops.length > 0, bottoms.length > 0);
+    const middle = margins.w / 2 - margins.shift;
+    const [ports, below] = portsOf(tops, bottoms, index, plan, middle);
     edges.forEach((e, i) => {
       const route = plan.routes[i];
       const last = route.length - 2;
-      if (ports.has(e.a)) route[0] = route[2] = w / 2 - shift + ports.get(e.a);
-      if (below.has(e.b)) route[last] = route[last - 2] = w / 2 - shift + below.get(e.b);
+      if (ports.has(e.a)) route[0] = route[2] = middle + ports.get(e.a);
+      if (below.has(e.b)) route[last] = route[last - 2] = middle + below.get(e.b);
     });
     for (const [key, x] of below) ports.set(key, x);
-    const kind = all.map((key) => (port(key) || !items[key].nodes ? 0 : items[key].stack ? 2 : 1));
-    const emit = (sheet, x0, y0, depth) => {
-      if (group.parent) sheet.box(group.index, 3, x0, y0, w, h, depth);
-      for (let i = tops.length; i < all.length - bottoms.length; i++) {
-        const key = all[i];
-        const x = x0 + shift + plan.x[i];
-        const y = y0 + head + plan.y[i];
-        const open = inner.get(key);
-        if (open) put(sheet, open, x, y, depth + 1);
-        else sheet.box(key, kind[i], x, y, size[i][0], size[i][1], depth + 1);
-      }
-      for (let i = 0; i < edges.length; i++) {
-        const e = edges[i];
-        sheet.edge(
-          plan.routes[i],
-          x0 + shift,
-          y0 + head,
-          port(e.a) ? y0 : null,
-          port(e.b) ? y0 + h : null,
-          e.pairs,
-          !port(e.b) && !inner.has(e.b),
-        );
-      }
-    };
-    return { w, h, ports, emit, boxes: all.length + [...inner.values()].reduce((n, b) => n + b.boxes, 0) };
+    const first = tops.length;
+    const members = keys.slice(first, keys.length - bottoms.length).map((key, i) => ({
+      key,
+      block: inner.get(key),
+      kind: kindOf(this.graph.items[key]),
+      x: margins.shift + plan.x[first + i],
+      y: margins.head + plan.y[first + i],
+      size: sizes[first + i],
+    }));
+    const lines = edges.map((e, i) => ({ ...e, route: plan.routes[i], arrow: !isPort(e.b) && !inner.has(e.b) }));
+    const emit = (sheet, x, y, depth) => emitGroup(sheet, { group, margins, members, lines }, x, y, depth);
+    const boxes = keys.length + [...inner.values()].reduce((n, block) => n + block.boxes, 0);
+    return { w: margins.w, h: margins.h, ports, emit, boxes };
+  }
+
+  /** The layouts of the open groups inside a group, by index. */
+  #innerBlocks(group, expanded, sides) {
+    const blocks = new Map();
+    for (const child of group.children) {
+      const { index } = child;
+      if (!expanded[index - this.first]) continue;
+      blocks.set(index, this.#group(child, expanded, sides.into.get(index) || [], sides.out.get(index) || []));
+    }
+    return blocks;
+  }
+
+  #sizeOf(key, inner) {
+    if (isPort(key)) return [6, 0];
+    const block = inner.get(key);
+    if (block) return [block.w, block.h];
+    const item = this.graph.items[key];
+    if (item.nodes) return item.stack ? BOX.stack : BOX.group;
+    return item.parameter ? BOX.parameter : this.box;
   }
 
   #plan(input) {
@@ -173,66 +158,115 @@ export class Arranger {
   }
 }
 
+const isPort = (key) => typeof key === "string";
+
+function kindOf(item) {
+  if (!item?.nodes) return 0;
+  return item.stack ? 2 : 1;
+}
+
+/** What is inside a group, in backward order, by index. */
+function membersOf(group) {
+  const first = (item) => (item.nodes ? item.nodes[0].index : item.index);
+  return [...group.own, ...group.children].sort((a, b) => first(a) - first(b)).map((item) => item.index);
+}
+
+/** The size of a group around its plan: `head` above it, and `shift` to its left. */
+function marginsOf(group, plan, hasTops, hasBottoms) {
+  if (!group.parent) return { w: plan.w, h: plan.h, head: 0, shift: 0 };
+  const head = BOX.header + 8 - (hasTops ? 10 : 0);
+  const w = Math.max(plan.w + 2 * BOX.pad, 150);
+  return { w, h: plan.h + head + (hasBottoms ? 0 : BOX.pad), head, shift: (w - plan.w) / 2 };
+}
+
+/** A group at (x, y): its frame, what is inside, and the edges. */
+function emitGroup(sheet, { group, margins, members, lines }, x, y, depth) {
+  if (group.parent) sheet.box(group.index, 3, x, y, margins.w, margins.h, depth);
+  for (const m of members) {
+    if (m.block) put(sheet, m.block, x + m.x, y + m.y, depth + 1);
+    else sheet.box(m.key, m.kind, x + m.x, y + m.y, m.size[0], m.size[1], depth + 1);
+  }
+  for (const { a, b, route, pairs, arrow } of lines) {
+    const top = isPort(a) ? y : null;
+    const bottom = isPort(b) ? y + margins.h : null;
+    sheet.edge(route, x + margins.shift, y + margins.head, top, bottom, pairs, arrow);
+  }
+}
+
+/** The edges inside each group: from one end to the other, with the pairs of nodes that they stand for. */
+class LocalEdges {
+  groups = new Map();
+  #known = new Map();
+
+  constructor(items) {
+    this.items = items;
+  }
+
+  add(group, a, b, u, v) {
+    if (!this.groups.has(group)) {
+      this.groups.set(group, []);
+      this.#known.set(group, new Map());
+    }
+    const known = this.#known.get(group);
+    const id = isPort(a) || isPort(b) ? `${a}→${b}` : a * this.items + b;
+    let edge = known.get(id);
+    if (!edge) {
+      edge = { a, b, pairs: [] };
+      known.set(id, edge);
+      this.groups.get(group).push(edge);
+    }
+    edge.pairs.push(u, v);
+  }
+}
+
 /**
  * Every autograd edge in every group it crosses, whatever is open: inside a group an end that lies elsewhere is a port,
  * named after what it is joined to where the two ends part. It depends on the module tree alone, so it is done once.
  */
 function localEdges(graph) {
-  const local = new Map();
-  const known = new Map();
   const { from, to } = graph.edges;
-  const many = graph.items.length;
-  const add = (group, a, b, u, v) => {
-    if (!local.has(group)) {
-      local.set(group, []);
-      known.set(group, new Map());
-    }
-    const seen = known.get(group);
-    const id = typeof a === "number" && typeof b === "number" ? a * many + b : `${a}→${b}`;
-    let e = seen.get(id);
-    if (!e) {
-      seen.set(id, (e = { a, b, pairs: [] }));
-      local.get(group).push(e);
-    }
-    e.pairs.push(u, v);
-  };
-  const chain = (node) => {
-    const out = [node];
-    for (let g = node.parent; g; g = g.parent) out.push(g);
-    return out;
-  }; // from the node up to the root
-  const chains = new Map();
-  const around = (node) => {
-    if (!chains.has(node.parent)) chains.set(node.parent, chain(node).slice(1));
-    return chains.get(node.parent);
+  const local = new LocalEdges(graph.items.length);
+  const chains = new Map(); // of each group, up to the root
+  const around = ({ parent }) => {
+    if (!chains.has(parent)) chains.set(parent, chainOf(parent));
+    return chains.get(parent);
   };
   for (let e = 0; e < from.length; e++) {
     const u = graph.list[from[e]];
     const v = graph.list[to[e]];
-    const A = around(u);
-    const B = around(v);
-    let i = A.length - 1;
-    let j = B.length - 1;
-    while (i > 0 && j > 0 && A[i - 1] === B[j - 1]) {
-      i--;
-      j--;
-    }
-    const a = (i ? A[i - 1] : u).index;
-    const b = (j ? B[j - 1] : v).index;
-    if (a === b) continue;
-    add(A[i], a, b, u.index, v.index);
-    let other = b;
-    for (let k = i - 1; k >= 0; k--) {
-      other = `out|${other}`;
-      add(A[k], (k ? A[k - 1] : u).index, other, u.index, v.index);
-    }
-    other = a;
-    for (let k = j - 1; k >= 0; k--) {
-      other = `in|${other}`;
-      add(B[k], other, (k ? B[k - 1] : v).index, u.index, v.index);
-    }
+    addEdge(local, u, v, around(u), around(v));
   }
-  return local;
+  return local.groups;
+}
+
+function chainOf(group) {
+  const chain = [];
+  for (let g = group; g; g = g.parent) chain.push(g);
+  return chain;
+}
+
+/** One autograd edge; `above` and `below` are the groups around its ends, the innermost first. */
+function addEdge(local, u, v, above, below) {
+  let i = above.length - 1;
+  let j = below.length - 1;
+  while (i > 0 && j > 0 && above[i - 1] === below[j - 1]) {
+    i--;
+    j--;
+  }
+  const a = (i ? above[i - 1] : u).index;
+  const b = (j ? below[j - 1] : v).index;
+  if (a === b) return;
+  local.add(above[i], a, b, u.index, v.index);
+  let other = b;
+  for (let k = i - 1; k >= 0; k--) {
+    other = `out|${other}`;
+    local.add(above[k], (k ? above[k - 1] : u).index, other, u.index, v.index);
+  }
+  other = a;
+  for (let k = j - 1; k >= 0; k--) {
+    other = `in|${other}`;
+    local.add(below[k], other, (k ? below[k - 1] : v).index, u.index, v.index);
+  }
 }
 
 /** Where the ports of an open group are, from its middle: in and out in one line where the layout has them so, else side by side at the middle. */

@@ -50,7 +50,7 @@ export function parityPanel(inspector) {
 }
 
 /** Whether the conditions are unfolded, and the selection that the list was scrolled to. */
-const parityView = () => ({ conditions: false, scrolledTo: null });
+const parityMemo = () => ({ conditions: false, scrolledTo: null });
 
 function listed(graph, ui) {
   const [, , test] = FILTERS.find(([key]) => key === ui.show) ?? FILTERS.at(-1);
@@ -80,10 +80,10 @@ function conditions(inspector) {
   );
   const all = [...words, ...notes.map((note) => sentence(`${note}.`))];
   if (!all.length) return null;
-  const view = inspector.panels.state("parity view", parityView);
+  const memo = inspector.panels.state("parity memo", parityMemo);
   const details = h(
     "details.cabw-details",
-    { open: view.conditions, ontoggle: () => Object.assign(view, { conditions: details.open }) },
+    { open: memo.conditions, ontoggle: () => Object.assign(memo, { conditions: details.open }) },
     h("summary", null, "How they were compared"),
     all.map((text) => h("p.muted", null, text)),
   );
@@ -177,9 +177,9 @@ function table(inspector, rows) {
     make: (i) => line(inspector, rows[i], selected),
     scroller: () => inspector.panels.body,
   });
-  const view = inspector.panels.state("parity view", parityView);
-  if (current >= 0 && inspector.selection !== view.scrolledTo) {
-    view.scrolledTo = inspector.selection; // once for each selection, so that the list does not fight its reader
+  const memo = inspector.panels.state("parity memo", parityMemo);
+  if (current >= 0 && inspector.selection !== memo.scrolledTo) {
+    memo.scrolledTo = inspector.selection; // once for each selection, so that the list does not fight its reader
     requestAnimationFrame(() => {
       const top = list.offsetTop + current * ROW;
       if (
