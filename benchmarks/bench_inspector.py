@@ -27,9 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that it runs as a sc
 from benchmarks import measure
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.results import Results
 from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.inspector.page import inspector_page
-from tests.inspector.blocks import compared, transformer
+from tests.inspector.blocks import audited, compared, transformer
 from tests.inspector.opened import INSPECTOR, chromium
 
 SIZES = ("12", "48", "160", "806", "real:48")
@@ -82,16 +83,16 @@ def main(sizes: tuple[str, ...]) -> None:
     print(f"load of the machine before: {os.getloadavg()[0]:.1f}")
     for blocks in sizes:
         record = captured(int(blocks[5:])) if blocks.startswith("real:") else transformer(int(blocks))
-        comparison = compared(record)
+        results = Results(compared(record), execution=audited(record))
         nodes, graph_nodes = len(record.autograd_nodes), sum(n.kind not in PLUMBING for n in record.graph_nodes)
         print(f"\n{blocks} blocks, {nodes:,} autograd nodes, {graph_nodes:,} graph nodes without plumbing")
         packed("graph", partial(columns.pack_graph, record))
-        packed("touches", partial(findings.pack_touches, record))
-        packed("parity", partial(findings.pack_parity, record, comparison))
+        packed("touches", partial(findings.pack_touches, record, results))
+        packed("parity", partial(findings.pack_parity, record, results.comparison))
         packed("code", partial(columns.pack_code, record))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "inspector.html")
-            path.write_text(inspector_page("bench", [record], (), {0: comparison}), "utf-8")
+            path.write_text(inspector_page("bench", [(record, results)]), "utf-8")
             print(f"  file: {path.stat().st_size / 1e6:.2f} MB")
             runs = [browsed(path) for _ in range(REPEATS)]
         for name in runs[0]:

@@ -13,15 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cabw_viz
-from cabw_viz.analysis.coloring import COLORS, Measured, bytes_text, colorize, seconds_text
+from cabw_viz.analysis.coloring import bytes_text, colorize, seconds_text
 from cabw_viz.analysis.drawing import Box, Drawing
 from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow
+from cabw_viz.record.options import COLORS
+from cabw_viz.record.results import Results
 from cabw_viz.views.palette import AMOUNT, ERROR, UNKNOWN_TONE, WORSE_TONE
 from cabw_viz.views.render import graph_view
 from tests import records
-from tests.inspector.blocks import timed, transformer
+from tests.inspector.blocks import audited, timed, transformer
 from tests.module_models import captured
 from tests.test_dot import Parsed, contrast
 
@@ -62,10 +64,11 @@ def test_bytes_are_those_of_storages_beside_parameters(name, level):
 
 def test_reads_are_added_up():
     record = transformer(3)
+    results = Results(execution=audited(record))
     counts = Counter()
-    for touch in record.touches:
+    for touch in (*record.touches, *results.execution):
         counts[touch.autograd_node] += touch.count
-    view = graph_view(record, color_by="touches")
+    view = graph_view(record, results=results, color_by="touches")
     seen = figures(view)
     for box in view.drawing.boxes:
         assert seen[box.id][0] == f"{sum(counts[n] for n in box.nodes):,}"
@@ -73,15 +76,16 @@ def test_reads_are_added_up():
 
 
 def test_times_are_added_up():
-    record = timed(transformer(3))
-    seconds = dict(zip([n.number for n in record.autograd_nodes], record.node_seconds, strict=True))
-    view = graph_view(record, color_by="time")
+    record = transformer(3)
+    results = Results(node_seconds=timed(record))
+    seconds = dict(zip([n.number for n in record.autograd_nodes], results.node_seconds, strict=True))
+    view = graph_view(record, results=results, color_by="time")
     seen = figures(view)
     for box in view.drawing.boxes:
         known = [seconds[n] for n in box.nodes if seconds[n] is not None]
         assert seen[box.id][0] == (seconds_text(sum(known)) if known else "not timed")
     assert [shade.step for shade in view.drawing.shades][-1] == -1
-    part = graph_view(record, color_by="time", focus="layers.1.mlp")
+    part = graph_view(record, results=results, color_by="time", focus="layers.1.mlp")
     assert any(figure[0] == "64 ms" for figure in figures(part).values())
 
 
@@ -102,7 +106,7 @@ def test_parity_is_the_worst_of_the_parameters_in_a_box():
         layers_2_linear1_weight=("missing", None),
         layers_3_norm2_bias=("nonfinite", math.nan),
     )
-    view = graph_view(record, depth=2, expand=["layers"], color_by="parity", measured=Measured(comparison))
+    view = graph_view(record, depth=2, expand=["layers"], color_by="parity", results=Results(comparison))
     by_title = {box.title: box for box in view.drawing.boxes}
     seen = figures(view)
     assert seen[by_title["layers.0"].id] == ("3.0e-03", 5)
@@ -110,7 +114,7 @@ def test_parity_is_the_worst_of_the_parameters_in_a_box():
     assert seen[by_title["layers.2"].id] == ("missing, not finite, or not comparable", 6)
     assert seen[by_title["layers.3"].id] == ("missing, not finite, or not comparable", 6)
     assert seen[by_title["GraphRoot"].id] == ("not compared", -1)
-    tied = graph_view(record, "autograd", color_by="parity", measured=Measured(comparison))
+    tied = graph_view(record, "autograd", color_by="parity", results=Results(comparison))
     (box,) = [box for box in tied.drawing.boxes if "embed.weight" in box.title]
     assert figures(tied)[box.id][1] == 0
 
@@ -124,7 +128,7 @@ def test_divergence_colours_nodes():
         DivergenceRow(5, "builtin", "ReluBackward0", out=Difference("bitwise", 0.0, 0.0)),
         DivergenceRow(6, "builtin", "AddmmBackward0"),
     )
-    view = graph_view(record, color_by="parity", measured=Measured(None, Divergence("a", "b", rows)))
+    view = graph_view(record, color_by="parity", results=Results(None, Divergence("a", "b", rows)))
     seen = {int(name[1:]): figure for name, figure in figures(view).items()}
     assert seen[2] == ("2.5e-01", 5)
     assert seen[5] == ("the same to the last bit", 0)
@@ -213,7 +217,7 @@ def test_steps_rise_with_the_figures_and_the_legend_has_them_all(values):
     )
     drawing = Drawing("autograd", "x", (), (*boxes, Box("s", "gradient_sum", "+")), ())
     record = SimpleNamespace(leaves=())
-    found = colorize(drawing, record, "parity", Measured(None, Divergence("a", "b", rows)))
+    found = colorize(drawing, record, "parity", Results(None, Divergence("a", "b", rows)))
     steps = {i: found.shades[box.shade].step for i, box in enumerate(found.boxes[:-1])}
     assert found.boxes[-1].shade is None
     for i, value in enumerate(values):
@@ -248,9 +252,10 @@ def test_steps_are_told_apart_in_grey_and_can_be_written_on(tones):
 @pytest.mark.dot
 @pytest.mark.parametrize("by", [by for by in COLORS if by != "kind"])
 def test_everything_on_a_dark_box_is_light_and_the_legend_is_there(by):
-    record = timed(transformer(2))
-    measured = Measured(compared(record, tok_weight=("mismatch", 0.5), norm_bias=("mismatch", 1e-6)))
-    view = graph_view(record, "module", color_by=by, measured=measured)
+    record = transformer(2)
+    comparison = compared(record, tok_weight=("mismatch", 0.5), norm_bias=("mismatch", 1e-6))
+    results = Results(comparison, execution=audited(record), node_seconds=timed(record))
+    view = graph_view(record, "module", color_by=by, results=results)
     parsed = Parsed(view.source)
     dark = {tone.fill for tone in (*AMOUNT.values(), *ERROR.values()) if tone.ink != "#1b2026"}
     filled = [parsed.attributes[name] for name in parsed.nodes.values()]

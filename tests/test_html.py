@@ -7,6 +7,7 @@ import pytest
 
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Event, Failure
+from cabw_viz.record.results import NO_RESULTS, CaptureData
 from cabw_viz.views import html, render
 from tests import records
 
@@ -81,16 +82,21 @@ def comparison(names: tuple[str, ...]) -> Comparison:
     return Comparison(names[0], names[1], rows, ((names[2], 1e-5, 1e-6),), names)
 
 
+def data(*shown: CaptureRecord) -> list[CaptureData]:
+    """Records without results."""
+    return [(record, NO_RESULTS) for record in shown]
+
+
 def session(names: tuple[str, ...]) -> str:
     events = [Event(BackwardCall(i, "grad", f"{n}:1"), "failed", n, 0) for i, n in enumerate(names)]
-    return html.session_html(events, [named(names), named(names, failed=True)])
+    return html.session_html(events, data(named(names), named(names, failed=True)))
 
 
 WRITERS: dict[str, Callable[[tuple[str, ...]], str]] = {
     "session": session,
     "capture": lambda names: html.capture_html(named(names)),
     "failed capture": lambda names: html.capture_html(named(names, failed=True)),
-    "fx": lambda names: html.capture_html(named(names), "fx"),
+    "fx": lambda names: html.capture_html(named(names), level="fx"),
     "parity": lambda names: html.parity_html(comparison(names)),
     "page": lambda names: html.page_html(names[1], session(names), html.parity_html(comparison(names))),
 }
@@ -139,7 +145,7 @@ def test_a_capture_has_title_drawing_and_outline():
 @pytest.mark.dot
 def test_levels():
     assert "validate_outputs" not in html.capture_html(records.mlp()).split("<details>")[0]
-    assert "validate_outputs" in html.capture_html(records.mlp(), "fx").split("<details>")[0]
+    assert "validate_outputs" in html.capture_html(records.mlp(), level="fx").split("<details>")[0]
 
 
 def test_without_dot_the_page_says_how_to_get_it(monkeypatch):
@@ -163,7 +169,7 @@ def test_a_long_message_is_cut():
 
 @pytest.mark.dot
 def test_a_session_opens_its_last_capture():
-    text = html.session_html([event(0), event(1, capture=1)], [records.mlp(), records.hooked()])
+    text = html.session_html([event(0), event(1, capture=1)], data(records.mlp(), records.hooked()))
     first, opened, last = text.partition("<details open>")
     assert opened
     assert "<details open>" not in last
@@ -175,7 +181,7 @@ def test_a_session_opens_its_last_capture():
 @pytest.mark.dot
 def test_a_session_draws_its_last_captures_as_far_as_the_page_should_grow(monkeypatch):
     monkeypatch.setattr(html, "BOXES_SHOWN", 30)
-    page = Page(html.session_html([event(0)], [records.mlp()] * 3))
+    page = Page(html.session_html([event(0)], data(*[records.mlp()] * 3)))
     assert page.elements["svg"] < 3
     assert page.elements["pre"] == 3
     assert "Not drawn here, where at most 30 boxes are shown together" in page.text
@@ -237,7 +243,7 @@ def test_parity_of_nothing():
 
 
 def test_a_page_needs_nothing_else():
-    text = html.page_html("A <title>", html.session_html([event(0)], [records.mlp()]))
+    text = html.page_html("A <title>", html.session_html([event(0)], data(records.mlp())))
     page = Page(text)
     assert text.startswith("<!DOCTYPE html>")
     assert page.texts.count("A <title>") == 2

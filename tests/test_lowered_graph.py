@@ -9,6 +9,7 @@ import torch
 
 import cabw_viz
 from cabw_viz.errors import CabwError
+from cabw_viz.record.results import Results
 from cabw_viz.views.render import graph_view
 from tests.inspector.blocks import lowered, transformer
 from tests.module_models import MODELS
@@ -45,7 +46,7 @@ def ops(graph):
 def test_the_drawing_is_the_graph(name):
     cap, graph = lower(name)
     drawing = cap.graph("aten").drawing
-    names = {f"g{node.ordinal}": node.name for node in cap.record.lowered}
+    names = {f"g{node.ordinal}": node.name for node in cap.results.lowered}
     shown, edges = ops(graph)
     assert [names[box.id] for box in drawing.boxes if box.id in names] == [node.name for node in shown]
     drawn = {(names[a.source], names[a.target]) for a in drawing.arrows if a.target in names}
@@ -64,7 +65,7 @@ def test_ops_say_which_autograd_node_and_parameter_they_belong_to():
     cap, _ = lower("twice")
     drawing = cap.graph("aten").drawing
     boxes = {box.id: box for box in drawing.boxes}
-    for node in cap.record.lowered:
+    for node in cap.results.lowered:
         if node.kind == "aten_op":
             assert boxes[f"g{node.ordinal}"].nodes == (node.autograd_node,)
     assert any(
@@ -74,8 +75,8 @@ def test_ops_say_which_autograd_node_and_parameter_they_belong_to():
 
 @pytest.mark.dot
 def test_a_part_of_it_can_be_cut_out_and_coloured():
-    record = lowered(transformer(2))
-    view = graph_view(record, "aten", focus="layers.1.mlp", color_by="bytes")
+    record = transformer(2)
+    view = graph_view(record, "aten", results=Results(lowered=lowered(record)), focus="layers.1.mlp", color_by="bytes")
     inside = {n.number for n in record.autograd_nodes if f"{n.module}.".startswith("layers.1.mlp.")}
     assert {number for box in view.drawing.boxes for number in box.nodes} == inside
     assert len(Parsed(view.source).nodes) == len(view.drawing.boxes)
@@ -95,8 +96,8 @@ def test_a_cut_shows_what_crosses_its_border_and_nothing_else(level):
         hidden = model[1](model[0](torch.randn(3, 4)))
         (model[2](hidden).sum() + hidden.sum()).backward()  # two gradients meet before the activation's backward
     cap = session[0]
-    graph = cap.lower() if level == "aten" else cap.live.graph
-    rows = cap.record.lowered if level == "aten" else cap.record.graph_nodes
+    graph = cap.lower() if level == "aten" else cap._captured.live.graph
+    rows = cap.results.lowered if level == "aten" else cap.record.graph_nodes
     of_module = {node.number for node in cap.record.autograd_nodes if node.module == "1"}
     by_name = {row.name: row for row in rows}
     shown, edges = ops(graph)

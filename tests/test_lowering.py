@@ -74,24 +74,24 @@ def test_every_workload_gives_eagers_bits_or_is_refused_in_words(name):
     observe(workload, steps=1 if name in LARGE else None, around=seen)
     for capture, outcome in zip(seen.captures, seen.outcomes, strict=True):
         if name in NOT_TRACED or name in RUN_RAISES:  # nothing to lower, or nothing to compare with
-            assert isinstance(outcome, CabwError) or not capture.live.has_reference
+            assert isinstance(outcome, CabwError) or not capture._captured.live.has_reference
             continue
         if name in REFUSED:
             assert isinstance(outcome, CabwError), f"{name} can be lowered"
             assert all(part in str(outcome) for part in REFUSED[name]), outcome
-            assert capture.record.lowered == ()
+            assert capture.results.lowered == ()
             continue
         assert not isinstance(outcome, CabwError), outcome
         lowered, gradients = outcome
         assert_same_as_the_run(capture, gradients)
         assert_aten_alone(lowered)
-        assert len(capture.record.lowered) == len(lowered.graph.nodes)
+        assert len(capture.results.lowered) == len(lowered.graph.nodes)
     assert seen.outcomes or name in NOT_TRACED
 
 
 def assert_same_as_the_run(capture, gradients):
     """The gradients have the bits that the user's own eager run gave, and the strides where those can differ."""
-    reference = capture.live.reference
+    reference = capture._captured.live.reference
     assert set(gradients) == {name for index in reference for name in capture.record.leaves[index].names}
     for index, expected in reference.items():
         leaf = capture.record.leaves[index]

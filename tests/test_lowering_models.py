@@ -134,7 +134,7 @@ def test_each_op_is_the_autograd_nodes_that_an_audit_says(make):
     ran = Counter()
     for row in frame[frame.attribute.str.startswith("aten.")].itertuples():
         ran[(row.autograd_node, row.attribute)] += row.count
-    lowered = Counter((row.autograd_node, row.target) for row in capture.record.lowered if row.kind == "aten_op")
+    lowered = Counter((row.autograd_node, row.target) for row in capture.results.lowered if row.kind == "aten_op")
     assert lowered - ran == Counter()
     unused = ran - lowered  # results that nobody uses are dropped from a graph
     assert sum(unused.values()) <= 0.02 * sum(ran.values()), unused
@@ -172,9 +172,9 @@ def test_the_record_lists_the_graph():
     torch.manual_seed(0)
     model, loss, data = perceptron()
     capture = captured(model, loss, data(3))
-    assert capture.record.lowered == ()
+    assert capture.results.lowered == ()
     lowered = capture.lower()
-    rows, nodes = capture.record.lowered, list(lowered.graph.nodes)
+    rows, nodes = capture.results.lowered, list(lowered.graph.nodes)
     assert [row.name for row in rows] == [node.name for node in nodes]
     for row, node in zip(rows, nodes, strict=True):
         assert [rows[i].name for i in row.inputs] == [each.name for each in node.all_input_nodes]
@@ -192,8 +192,8 @@ def test_two_lowerings_are_equal():
     torch.manual_seed(0)
     model, loss, data = perceptron()
     capture = captured(model, loss, data(3))
-    first, rows = capture.lower().code, capture.record.lowered
-    assert (capture.lower().code, capture.record.lowered) == (first, rows)
+    first, rows = capture.lower().code, capture.results.lowered
+    assert (capture.lower().code, capture.results.lowered) == (first, rows)
 
 
 def test_tied_parameters_and_returned_gradients():

@@ -94,7 +94,7 @@ def test_an_op_without_a_fake_kernel_is_named():
         capture.lower()
     twice.register_fake(torch.empty_like)
     lowered = capture.lower()
-    assert "cabwlowering.twice.default" in {row.target for row in capture.record.lowered}
+    assert "cabwlowering.twice.default" in {row.target for row in capture.results.lowered}
     assert_same_as_the_run(capture, lowered.gradients())
 
 
@@ -348,7 +348,7 @@ def test_it_keeps_no_captured_tensor_alive():
     with cabw_viz.capture(model) as session:
         model(torch.randn(3, 5)).square().sum().backward()
     lowered = session[0].lower()
-    captured_tensors = [weakref.ref(each) for each in session[0].live.arguments.inputs]
+    captured_tensors = [weakref.ref(each) for each in session[0]._captured.live.arguments.inputs]
     activations = [each for each in captured_tensors if not isinstance(each(), nn.Parameter)]
     assert len(activations) >= 4
     assert not dict(lowered.named_parameters())

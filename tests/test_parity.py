@@ -108,7 +108,7 @@ def test_nan_from_a_node_is_nonfinite():
 
 def test_a_gradient_that_only_one_side_has():
     session = captured(deep())
-    live = session[0].live
+    live = session[0]._captured.live
     index = [leaf.label for leaf in session[0].record.leaves].index("0.bias")
     kept = live.reference.pop(index)
     assert verdicts(session[0].parity())["0.bias"] == "unexpected"

@@ -7,6 +7,7 @@ import pytest
 from cabw_viz.record.comparison import Comparison, Element, GradientComparison
 from cabw_viz.record.kinds import GOOD, SEVERITY
 from cabw_viz.record.model import BackwardCall, Baked, Event, LiftedUse, Touch
+from cabw_viz.record.results import Results
 from cabw_viz.views.parity_table import parity_frame, parity_styler, parity_text
 from cabw_viz.views.tables import event_frame, node_frame, touch_frame
 from tests import records
@@ -93,16 +94,14 @@ def test_node_frame_shows_metadata():
 def test_touch_frame():
     record = records.hooked()
     node = record.by_number[5]
-    touches = (
-        Touch("execution", "size", 5, node.graph_nodes[-1], "kernel", "C++", 3),
-        Touch("graph_pass", "val", None, None, "pass", "mine.py:7"),
-    )
-    frame = touch_frame(replace(record, touches=touches))
+    execution = Touch("execution", "size", 5, node.graph_nodes[-1], "kernel", "C++", 3)
+    graph_pass = Touch("graph_pass", "val", None, None, "pass", "mine.py:7")
+    frame = touch_frame(replace(record, touches=(graph_pass,)), Results(execution=(execution,)))
     assert list(frame.columns) == ["phase", "attribute", "autograd_node", "name", "node", "by", "where", "count"]
     graph_node = record.graph_nodes[node.graph_nodes[-1]].name
-    assert frame.loc[0].to_list() == ["execution", "size", 5, "AddmmBackward0", graph_node, "kernel", "C++", 3]
-    assert frame.loc[1, ["name", "node"]].to_list() == [None, None]
-    assert frame.autograd_node.isna().to_list() == [False, True]
+    assert frame.loc[1].to_list() == ["execution", "size", 5, "AddmmBackward0", graph_node, "kernel", "C++", 3]
+    assert frame.loc[0, ["name", "node"]].to_list() == [None, None]
+    assert frame.autograd_node.isna().to_list() == [True, False]
     assert frame.dtypes["autograd_node"] == "Int64"
     assert touch_frame(record).empty
 

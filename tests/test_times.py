@@ -10,6 +10,7 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.errors import CabwError
+from cabw_viz.record.results import NO_RESULTS
 from cabw_viz.replay import timing
 from cabw_viz.replay.replay import Replay
 from cabw_viz.replay.timing import time_nodes
@@ -64,15 +65,14 @@ def test_a_slow_hook_counts_for_its_node():
     assert session[0].times(1, hooks="drop")["seconds"].max() < NAP
 
 
-def test_the_record_keeps_the_seconds():
+def test_the_results_keep_the_seconds_and_the_record_stays():
     capture = slow_model()
-    assert capture.record.node_seconds == ()
-    before = capture.record
-    frame = capture.times(1)
+    assert capture.results == NO_RESULTS
     record = capture.record
-    assert record == before  # seconds are no part of what a record is
-    assert len(record.node_seconds) == len(record.autograd_nodes)
-    for node, seconds in zip(record.autograd_nodes, record.node_seconds, strict=True):
+    frame = capture.times(1)
+    assert capture.record is record
+    assert len(capture.results.node_seconds) == len(record.autograd_nodes)
+    for node, seconds in zip(record.autograd_nodes, capture.results.node_seconds, strict=True):
         row = frame.loc[node.number]
         assert row["name"] == record.label(node)
         if node.kind == "accumulate_grad":  # a replay does not accumulate
@@ -116,12 +116,12 @@ def test_what_an_empty_call_takes_is_taken_off(monkeypatch):
 
 def test_gradients_and_random_numbers_are_left_alone():
     capture = slow_model()
-    model_gradients = [gradient.value.clone() for gradient in capture.live.reference.values()]
+    model_gradients = [gradient.value.clone() for gradient in capture._captured.live.reference.values()]
     state = torch.get_rng_state()
     capture.times(1)
     assert torch.equal(state, torch.get_rng_state())
     assert capture.parity().ok
-    kept = [gradient.value for gradient in capture.live.reference.values()]
+    kept = [gradient.value for gradient in capture._captured.live.reference.values()]
     assert all(map(torch.equal, model_gradients, kept))
 
 
@@ -130,7 +130,7 @@ def test_a_bad_number_of_runs_is_refused(repeats):
     capture = slow_model()
     with pytest.raises(CabwError, match=r"repeats=.*\nExpected: a whole number from 1"):
         capture.times(repeats)
-    assert capture.record.node_seconds == ()
+    assert capture.results.node_seconds == ()
 
 
 def test_refusals_as_in_a_replay():
@@ -139,7 +139,7 @@ def test_refusals_as_in_a_replay():
         capture.times(device="cuda:99")
     with pytest.raises(CabwError, match="hooks='maybe'"):
         capture.times(hooks="maybe")
-    capture.live.release()
+    capture._captured.live.release()
     with pytest.raises(CabwError, match="the session was closed"):
         capture.times()
 

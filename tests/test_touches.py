@@ -91,7 +91,7 @@ def test_many_touched_nodes_are_counted_after_the_first():
 def test_an_execution_read_is_no_alarm_and_no_mark():
     capture = captured(hook=False)
     capture.audit()
-    trace, execution = summary(capture.record)
+    trace, execution = summary(capture.record, capture.results)
     assert trace.text == "initial trace: 13 nodes, 0 touches"
     assert execution.text.startswith("execution: ")
     assert not execution.alarming

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cabw_viz.analysis.cutting import Cut
 from cabw_viz.analysis.drawing import Arrow, Box, Drawing, counted
-from cabw_viz.analysis.graph_drawing import as_captured, border_values
+from cabw_viz.analysis.graph_drawing import border_values
 
 
 def add_borders(drawing: Drawing, cut: Cut) -> Drawing:
@@ -33,7 +33,7 @@ def add_borders(drawing: Drawing, cut: Cut) -> Drawing:
 def _crossings(drawing: Drawing, cut: Cut) -> list[tuple[str, int, bool]]:
     """(box in the part, number of the autograd node beyond, whether it flows in) of each gradient across a border."""
     if drawing.level in ("fx", "aten"):
-        return border_values(cut.whole if drawing.level == "fx" else as_captured(cut.whole), drawing)
+        return border_values(cut.whole, drawing)
     ends = _ends(drawing)
     crossings = (crossing for crossing in cut.crossings() if crossing.inside in ends)
     return [(ends[each.inside][not each.entering], each.outside, each.entering) for each in crossings]

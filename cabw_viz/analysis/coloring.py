@@ -11,12 +11,13 @@ from typing import Any, Protocol
 from cabw_viz.analysis.drawing import Box, Drawing, Shade
 from cabw_viz.analysis.memory import stored
 from cabw_viz.analysis.parity import badness
+from cabw_viz.analysis.touches import all_touches, watched_phases
 from cabw_viz.errors import CabwError
-from cabw_viz.record.comparison import Comparison
-from cabw_viz.record.divergence import Difference, Divergence
+from cabw_viz.record.divergence import Difference
 from cabw_viz.record.kinds import GOOD, Verdict
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import COLORS
+from cabw_viz.record.results import Results
 
 
 class Figures(Protocol):
@@ -36,16 +37,6 @@ WIDE = 20
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What there is to colour by, beside the record."""
-
-    comparison: Comparison | None = None
-    """What `cap.parity()` came to."""
-    divergence: Divergence | None = None
-    """What `cap.divergence()` came to."""
-
-
-@dataclass(frozen=True)
 class _Scale:
     """A figure of several autograd nodes together."""
 
@@ -58,7 +49,7 @@ class _Scale:
     worse: str = ""
 
 
-def colorize(drawing: Drawing, record: CaptureRecord, by: str | Figures, measured: Measured) -> Drawing:
+def colorize(drawing: Drawing, record: CaptureRecord, by: str | Figures, results: Results) -> Drawing:
     """The drawing with a colour and a figure on each box that stands for autograd nodes.
 
     Args:
@@ -66,14 +57,14 @@ def colorize(drawing: Drawing, record: CaptureRecord, by: str | Figures, measure
         record: Its capture.
         by: What to colour by: one of `COLORS`, or a figure of at least 0 for each autograd node; NaN or None for those
             that have none. Those of a box are added up.
-        measured: What else is known of the capture.
+        results: What was computed of the capture.
 
     Raises:
         CabwError: There is no such thing to colour by, or it has not been measured; says which call does that.
     """
     if isinstance(by, str) and by == "kind":
         return drawing
-    scale = _scale(record, by, measured)
+    scale = _scale(record, by, results)
     figures = [scale.of(box.nodes) if box.nodes else None for box in drawing.boxes]
     step_of = _steps([figure for figure in figures if figure is not None and 0 < figure < math.inf])
     steps = [_step(figure, step_of) if box.nodes else None for box, figure in zip(drawing.boxes, figures, strict=True)]
@@ -87,9 +78,9 @@ def colorize(drawing: Drawing, record: CaptureRecord, by: str | Figures, measure
     return replace(drawing, boxes=boxes, measure=scale.words, shades=tuple(shades))
 
 
-def _scale(record: CaptureRecord, by: str | Figures, measured: Measured) -> _Scale:
+def _scale(record: CaptureRecord, by: str | Figures, results: Results) -> _Scale:
     if isinstance(by, str) and by in _SCALES:
-        return _SCALES[by](record, measured)
+        return _SCALES[by](record, results)
     if not isinstance(by, str) and callable(getattr(by, "items", None)):
         return _own(record, by)
     raise CabwError(
@@ -148,22 +139,23 @@ def _words(scale: _Scale, step: int, figures: Iterable[float | None], steps: Ite
 # -------------------------------------------------------------------------------------------------------------- scales
 
 
-def _touches(record: CaptureRecord, _: Measured) -> _Scale:
-    if not record.watched:
+def _touches(record: CaptureRecord, results: Results) -> _Scale:
+    watched = watched_phases(record, results)
+    if not watched:
         raise _missing(
             "touches", "metadata reads were not watched", "cabw_viz.capture(..., tripwire=True), or cap.audit()"
         )
     counts: dict[int, int] = {}
-    for touch in record.touches:
+    for touch in all_touches(record, results):
         if touch.autograd_node is not None:
             counts[touch.autograd_node] = counts.get(touch.autograd_node, 0) + touch.count
-    phases = ", ".join(phase.replace("_", " ") for phase in record.watched)
+    phases = ", ".join(phase.replace("_", " ") for phase in watched)
     return _Scale(
         f"metadata reads ({phases})", lambda nodes: sum(counts.get(n, 0) for n in nodes), lambda n: f"{n:,.0f}", "none"
     )
 
 
-def _bytes(record: CaptureRecord, _: Measured) -> _Scale:
+def _bytes(record: CaptureRecord, _: Results) -> _Scale:
     if not any(node.saved for node in record.autograd_nodes):
         seen = f"no saved tensors are known of this backward, captured on torch {record.torch_version}"
         raise _missing("bytes", seen, "another capture, on torch 2.9 or newer, of a backward that saves tensors")
@@ -175,10 +167,10 @@ def _bytes(record: CaptureRecord, _: Measured) -> _Scale:
     return _Scale("bytes kept for the backward, beside parameters", held, bytes_text, "none")
 
 
-def _time(record: CaptureRecord, _: Measured) -> _Scale:
-    if not record.node_seconds:
+def _time(record: CaptureRecord, results: Results) -> _Scale:
+    if not results.node_seconds:
         raise _missing("time", "the autograd nodes have not been timed", "cap.times() first")
-    nodes = zip(record.autograd_nodes, record.node_seconds, strict=True)
+    nodes = zip(record.autograd_nodes, results.node_seconds, strict=True)
     seconds = {node.number: taken for node, taken in nodes if taken is not None}
 
     def spent(numbers: Sequence[int]) -> float | None:
@@ -188,10 +180,10 @@ def _time(record: CaptureRecord, _: Measured) -> _Scale:
     return _Scale("time", spent, seconds_text, "none", "not timed")
 
 
-def _parity(record: CaptureRecord, measured: Measured) -> _Scale:
-    if measured.comparison is None and measured.divergence is None:
+def _parity(record: CaptureRecord, results: Results) -> _Scale:
+    if results.comparison is None and results.divergence is None:
         raise _missing("parity", "the gradients have not been compared", "cap.parity() first, or cap.divergence()")
-    errors = _errors(record, measured)
+    errors = _errors(record, results)
 
     def worst(numbers: Sequence[int]) -> float | None:
         return max((errors[number] for number in numbers if number in errors), default=None)
@@ -235,16 +227,16 @@ def _own(record: CaptureRecord, given: Figures) -> _Scale:
     )
 
 
-def _errors(record: CaptureRecord, measured: Measured) -> dict[int, float]:
+def _errors(record: CaptureRecord, results: Results) -> dict[int, float]:
     """The relative error at each autograd node; infinity where there is none to speak of."""
     errors: dict[int, float] = {}
-    if measured.divergence is not None:
-        for row in measured.divergence.rows:
+    if results.divergence is not None:
+        for row in results.divergence.rows:
             if row.out is not None and row.kind not in {"hook", "gradient_sum"}:
                 errors[row.number] = _error(row.out)
-    if measured.comparison is not None:
+    if results.comparison is not None:
         nodes = {name: leaf.autograd_node for leaf in record.leaves for name in (*leaf.names, leaf.label)}
-        for found in sorted(measured.comparison.rows, key=badness):
+        for found in sorted(results.comparison.rows, key=badness):
             number = nodes.get(found.name)
             if number is not None:
                 errors[number] = max(errors.get(number, 0.0), _figure(found.verdict, found.max_rel_err))
@@ -265,7 +257,7 @@ def _missing(by: str, seen: str, try_: str) -> CabwError:
     return CabwError(f"color_by={by!r}: {seen}", try_=try_)
 
 
-_SCALES: Mapping[str, Callable[[CaptureRecord, Measured], _Scale]] = {
+_SCALES: Mapping[str, Callable[[CaptureRecord, Results], _Scale]] = {
     "touches": _touches,
     "parity": _parity,
     "bytes": _bytes,

@@ -8,15 +8,16 @@ from dataclasses import dataclass, fields, replace
 
 from cabw_viz.analysis.autograd_drawing import draw_autograd
 from cabw_viz.analysis.borders import add_borders
-from cabw_viz.analysis.coloring import Figures, Measured, colorize
+from cabw_viz.analysis.coloring import Figures, colorize
 from cabw_viz.analysis.cutting import HOPS, Cut, cut
 from cabw_viz.analysis.drawing import Drawing, counted
-from cabw_viz.analysis.graph_drawing import draw_graph, draw_lowered
+from cabw_viz.analysis.graph_drawing import as_lowered, draw_graph
 from cabw_viz.analysis.module_drawing import FEW, draw_lines, draw_modules, has_lines, has_modules, readable_depth
 from cabw_viz.analysis.touches import mark_touched
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.model import CaptureRecord, GraphNode
 from cabw_viz.record.options import LEVELS
+from cabw_viz.record.results import NO_RESULTS, Results
 
 NO_MODULES = "No module made any of these nodes: each has a box of its own"
 
@@ -40,7 +41,7 @@ _ONLY_AT = {"depth": "module", "expand": "module", "plumbing": "fx"}
 """Options that mean something at one level alone."""
 
 
-def draw(record: CaptureRecord, wanted: Wanted, measured: Measured | None = None) -> Drawing:
+def draw(record: CaptureRecord, wanted: Wanted, results: Results = NO_RESULTS) -> Drawing:
     """Draw a capture as a reader asks for it.
 
     Raises:
@@ -48,12 +49,14 @@ def draw(record: CaptureRecord, wanted: Wanted, measured: Measured | None = None
     """
     _check(wanted)
     part = cut(record, focus=wanted.focus, around=wanted.around, hops=wanted.hops, path_to=wanted.path_to)
+    if wanted.level == "aten":
+        part = _lowered(part, results.lowered)
     drawing = _drawn(part, wanted)
     drawing = replace(drawing, notes=(*part.notes, *drawing.notes))
     if wanted.focus is not None:
         drawing = add_borders(drawing, part)
-    drawing = mark_touched(drawing, record)
-    return colorize(drawing, record, "kind" if wanted.color_by is None else wanted.color_by, measured or Measured())
+    drawing = mark_touched(drawing, record, results)
+    return colorize(drawing, record, "kind" if wanted.color_by is None else wanted.color_by, results)
 
 
 def _check(wanted: Wanted) -> None:
@@ -76,12 +79,18 @@ def _check(wanted: Wanted) -> None:
             )
 
 
+def _lowered(part: Cut, lowered: tuple[GraphNode, ...]) -> Cut:
+    """The part with the lowered graph in the place of the captured one."""
+    whole = as_lowered(part.whole, lowered)
+    return replace(part, whole=whole, record=whole if part.record is part.whole else as_lowered(part.record, lowered))
+
+
 def _drawn(part: Cut, wanted: Wanted) -> Drawing:
     only = part.numbers if part.notes else None
     if wanted.level == "fx":
         return draw_graph(part.record, plumbing=wanted.plumbing, only=only)
     if wanted.level == "aten":
-        return draw_lowered(part.record, only=only)
+        return draw_graph(part.record, only=only, level="aten")
     if wanted.level == "autograd":
         return draw_autograd(part.record)
     if has_modules(part.record) or wanted.expand:

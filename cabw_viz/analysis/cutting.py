@@ -106,8 +106,7 @@ def _part(record: CaptureRecord, numbers: set[int]) -> CaptureRecord:
     if len(numbers) == len(record.autograd_nodes):
         return record
     indices = [index for index, node in enumerate(record.autograd_nodes) if node.number in numbers]
-    seconds = tuple(record.node_seconds[index] for index in indices) if record.node_seconds else ()
-    return replace(record, autograd_nodes=tuple(record.autograd_nodes[i] for i in indices), node_seconds=seconds)
+    return replace(record, autograd_nodes=tuple(record.autograd_nodes[i] for i in indices))
 
 
 def _checked_node(record: CaptureRecord, number: object) -> int:

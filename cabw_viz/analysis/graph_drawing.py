@@ -75,30 +75,25 @@ def draw_graph(
     return Drawing(level, call_title(record), facts, tuple(boxes), tuple(arrows), clusters, problem_of(record))
 
 
-def draw_lowered(record: CaptureRecord, *, only: frozenset[int] | None = None) -> Drawing:
-    """Draw the graph of aten ops; see `draw_graph` for the arguments.
+def as_lowered(record: CaptureRecord, lowered: tuple[GraphNode, ...]) -> CaptureRecord:
+    """The record with the lowered graph in the place of the captured one.
 
     Raises:
         CabwError: The capture has not been lowered.
     """
-    if not record.lowered:
+    if not lowered:
         raise CabwError("this capture has no graph of aten ops yet", try_="cap.lower() first, or %cabw lower")
-    return draw_graph(as_captured(record), only=only, level="aten")
-
-
-def as_captured(record: CaptureRecord) -> CaptureRecord:
-    """The record with the lowered graph in the place of the captured one."""
     made: dict[int | None, list[int]] = defaultdict(list)
-    for node in record.lowered:
+    for node in lowered:
         made[node.autograd_node].append(node.ordinal)
-    takes = {node.name: node.ordinal for node in record.lowered if node.op == "placeholder"}
+    takes = {node.name: node.ordinal for node in lowered if node.op == "placeholder"}
     inputs = [replace(lifted, graph_node=takes.get(f"inputs_{lifted.index}", -1)) for lifted in record.inputs]
     # All gradients are returned: those that are accumulated in the order in which that happens, then the others.
     order = sorted(record.leaves, key=lambda leaf: (leaf.output is not None, leaf.output or leaf.autograd_node or 0))
     known = [leaf for leaf in order if leaf.autograd_node is not None]
     return replace(
         record,
-        graph_nodes=record.lowered,
+        graph_nodes=lowered,
         autograd_nodes=tuple(
             replace(node, graph_nodes=tuple(made[node.number]), hooks=()) for node in record.autograd_nodes
         ),

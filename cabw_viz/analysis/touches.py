@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cabw_viz.analysis.drawing import Drawing, counted
 from cabw_viz.record.kinds import HookKind, Phase
 from cabw_viz.record.model import CaptureRecord, Touch
+from cabw_viz.record.results import NO_RESULTS, Results
 
 BROKEN: tuple[Phase, ...] = ("initial_trace", "graph_pass")
 """The phases in which PyTorch promises that nobody reads metadata; a read while the graph runs breaks no promise."""
@@ -45,14 +46,27 @@ class Mark:
         return f"{', '.join(self.attributes)}; {', '.join(self.by)}"
 
 
-def marks(record: CaptureRecord, phases: Iterable[Phase] = BROKEN) -> dict[int, Mark]:
-    """The touched autograd nodes by number, ascending."""
-    wanted = set(phases)
-    found: dict[int, list[Touch]] = {}
-    for touch in record.touches:
-        if touch.phase in wanted and touch.autograd_node is not None:
-            found.setdefault(touch.autograd_node, []).append(touch)
-    return {number: _mark(record, number, found[number]) for number in sorted(found)}
+def all_touches(record: CaptureRecord, results: Results) -> tuple[Touch, ...]:
+    """The touches of the capture, then those of the last audit."""
+    return record.touches + (results.execution or ())
+
+
+def watched_phases(record: CaptureRecord, results: Results) -> tuple[Phase, ...]:
+    """The phases in which reads were watched: that there is no touch means something only there."""
+    return record.watched if results.execution is None else (*record.watched, "execution")
+
+
+def marks(record: CaptureRecord) -> dict[int, Mark]:
+    """The autograd nodes that were touched before the graph ran, by number, ascending."""
+    return _marks(record, record.touches)
+
+
+def _marks(record: CaptureRecord, touches: Sequence[Touch]) -> dict[int, Mark]:
+    by_node: dict[int, list[Touch]] = {}
+    for touch in touches:
+        if touch.autograd_node is not None:
+            by_node.setdefault(touch.autograd_node, []).append(touch)
+    return {number: _mark(record, number, by_node[number]) for number in sorted(by_node)}
 
 
 def _mark(record: CaptureRecord, number: int, touches: list[Touch]) -> Mark:
@@ -73,17 +87,21 @@ class TouchSummary(NamedTuple):
     """Whether a promise was broken: somebody read metadata before the graph ran."""
 
 
-def summary(record: CaptureRecord) -> tuple[TouchSummary, ...]:
+def summary(record: CaptureRecord, results: Results = NO_RESULTS) -> tuple[TouchSummary, ...]:
     """A summary of each phase that was watched, the clean ones too: `initial trace: 746 nodes, 0 touches`."""
-    return tuple(_phase_summary(record, phase) for phase in PHASES if phase in record.watched)
+    watched, touches = watched_phases(record, results), all_touches(record, results)
+    return tuple(
+        _phase_summary(record, phase, [touch for touch in touches if touch.phase == phase])
+        for phase in PHASES
+        if phase in watched
+    )
 
 
-def _phase_summary(record: CaptureRecord, phase: Phase) -> TouchSummary:
-    touches = [touch for touch in record.touches if touch.phase == phase]
+def _phase_summary(record: CaptureRecord, phase: Phase, touches: Sequence[Touch]) -> TouchSummary:
     total = counted(len(record.autograd_nodes), "node")
     if not touches:
         return TouchSummary(f"{PHASES[phase]}: {total}, 0 touches", alarming=False)
-    marked = marks(record, (phase,))
+    marked = _marks(record, touches)
     reads = _counted_touches(sum(touch.count for touch in touches))
     head = f"{PHASES[phase]}: {len(marked):,} of {total} touched, {reads}"
     if phase not in BROKEN:  # every node reads something when it runs: names would say nothing
@@ -101,7 +119,7 @@ def _counted_touches(count: int) -> str:
 # -- in a drawing --------------------------------------------------------------------------------------------
 
 
-def mark_touched(drawing: Drawing, record: CaptureRecord) -> Drawing:
+def mark_touched(drawing: Drawing, record: CaptureRecord, results: Results) -> Drawing:
     """The drawing with a mark on each box that was touched.
 
     At levels `module` and `autograd` that is the box of the node in whose call it happened; at level `fx` that of the
@@ -109,7 +127,7 @@ def mark_touched(drawing: Drawing, record: CaptureRecord) -> Drawing:
     """
     by_box = _by_graph_node(record, drawing) if drawing.level == "fx" else _by_autograd_node(record, drawing)
     boxes = tuple(replace(box, touched=by_box[box.id]) if box.id in by_box else box for box in drawing.boxes)
-    return replace(drawing, boxes=boxes, findings=summary(record))
+    return replace(drawing, boxes=boxes, findings=summary(record, results))
 
 
 def _by_autograd_node(record: CaptureRecord, drawing: Drawing) -> dict[str, str]:
@@ -131,7 +149,7 @@ def _by_graph_node(record: CaptureRecord, drawing: Drawing) -> dict[str, str]:
     texts = marks(record)
     found = {}
     for touch in record.touches:
-        if touch.phase in BROKEN and touch.autograd_node in texts:
+        if touch.autograd_node in texts:
             box = _shown_box(record, shown, touch.node)
             if box is not None:
                 found[box] = str(texts[touch.autograd_node])

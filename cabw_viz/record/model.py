@@ -306,13 +306,9 @@ class CaptureRecord:
     sizes: tuple[LiftedSize, ...] = ()
     leaves: tuple[Leaf, ...] = ()
     watched: tuple[Phase, ...] = ()
-    """The phases in which reads were watched: no touch means something only there."""
+    """The phases of the capture in which reads were watched: that there is no touch means something only there."""
     touches: tuple[Touch, ...] = ()
-    """Who read which metadata, in order of first reading."""
-    lowered: tuple[GraphNode, ...] = ()
-    """The graph of aten operators that `cap.lower()` makes of it; empty before."""
-    node_seconds: tuple[float | None, ...] = field(default=(), compare=False)
-    """How long each autograd node took when the graph was timed, in the order of `autograd_nodes`; empty before."""
+    """The metadata reads before the graph ran, in order of first reading."""
     lines_off: str = ""
     """Why no forward lines were noted in the block; empty where they were."""
     failure: Failure | None = None

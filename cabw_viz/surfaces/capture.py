@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cabw_viz.analysis.coloring import Figures, Measured
+from cabw_viz.analysis.coloring import Figures
+from cabw_viz.errors import CabwError
 from cabw_viz.numerics.measures import measures_named
 from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.record.options import ColorBy, Exact, HookPolicy, Level
+from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.replay import audit as audit_of
 from cabw_viz.replay.divergence import search as divergence_of
 from cabw_viz.replay.lowering.lowered import lowered_nodes
@@ -19,7 +21,7 @@ from cabw_viz.replay.parity.gradient_pairs import ParityOptions
 from cabw_viz.replay.placement.target import resolve_target
 from cabw_viz.replay.replay import Replay
 from cabw_viz.replay.timing import time_nodes
-from cabw_viz.runtime.capture_state import Captured
+from cabw_viz.runtime.capture_state import Captured, CaptureState
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.divergence_report import DivergenceReport
 from cabw_viz.surfaces.parity_report import ParityReport
@@ -39,8 +41,7 @@ if TYPE_CHECKING:
     from cabw_viz.record.comparison import Comparison
     from cabw_viz.record.divergence import Divergence
     from cabw_viz.replay.lowering.lowered import Lowered
-    from cabw_viz.runtime.capture_state import CaptureState
-    from cabw_viz.surfaces.inspector import Contents, Inspector, Shown
+    from cabw_viz.surfaces.inspector import Inspector, MimeBundle
 
 EXAMPLE = 'cap.to_html("backward.html")'
 
@@ -48,17 +49,57 @@ EXAMPLE = 'cap.to_html("backward.html")'
 class Capture:
     """One captured backward."""
 
-    def __init__(self, captured: Captured) -> None:
-        self._captured = captured
-        self.last_parity: Comparison | None = None
-        """What `parity()` came to when it was last called; None before."""
-        self.last_divergence: Divergence | None = None
-        """What `divergence()` came to when it was last called; None before."""
+    def __init__(self, record: CaptureRecord, results: Results = NO_RESULTS, state: CaptureState | None = None) -> None:
+        self._record, self._results, self._state = record, results, state
 
     @property
     def record(self) -> CaptureRecord:
-        """The plain data: autograd nodes, graph nodes, lifted inputs and sizes, leaves."""
-        return self._captured.record
+        """What was captured, as plain data: autograd nodes, graph nodes, lifted inputs and sizes, leaves."""
+        return self._record
+
+    @property
+    def results(self) -> Results:
+        """What was computed of it so far, as plain data: the latest result of each method that runs or lowers it."""
+        return self._results
+
+    @property
+    def last_parity(self) -> Comparison | None:
+        """The result of the last call of `parity()`; None before."""
+        return self._results.comparison
+
+    @property
+    def last_divergence(self) -> Divergence | None:
+        """The result of the last call of `divergence()`; None before."""
+        return self._results.divergence
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the captured graph and its inputs came with the record; a closed session has released them."""
+        return self._state is not None
+
+    @property
+    def _captured(self) -> Captured:
+        """The record and the state, for replay.
+
+        Raises:
+            CabwError: there is no state.
+        """
+        if self._state is None:
+            raise CabwError(
+                "this capture is a record alone: its graph and its tensors are not in this process",
+                expected="a capture of a session in this process",
+                try_="with cabw_viz.capture(model) as session: ..., then session[0]",
+            )
+        return Captured(self._record, self._state)
+
+    def _release(self) -> None:
+        """Drop every tensor; record and results stay."""
+        if self._state is not None:
+            self._state.release()
+
+    def _keep(self, **results: Any) -> None:
+        """Replace some of the results."""
+        self._results = replace(self._results, **results)
 
     @property
     def error(self) -> Failure | None:
@@ -123,7 +164,7 @@ class Capture:
         return graph_view(
             self.record,
             level,
-            measured=Measured(self.last_parity, self.last_divergence),
+            results=self.results,
             links=links,
             depth=depth,
             expand=expand,
@@ -137,7 +178,7 @@ class Capture:
 
     def outline(self, *, full: bool = False) -> str:
         """The graph as text, a line for each autograd node; long ones shortened unless `full`."""
-        return outline(self.record, full=full)
+        return outline(self.record, self.results, full=full)
 
     def replay(
         self,
@@ -209,7 +250,7 @@ class Capture:
         target = resolve_target(device, dtype, backend)
         options = ParityOptions(hooks, rtol, atol, target, exact, measures_named(measures))
         comparison = parity_of.parity(self._captured, options)
-        self.last_parity = comparison
+        self._keep(comparison=comparison)
         return ParityReport(comparison)
 
     def divergence(
@@ -243,21 +284,16 @@ class Capture:
                 keeps them), or the backward ran through compiled autograd, where they cannot be seen.
         """
         target = resolve_target(device, dtype, backend)
-        found = divergence_of.divergence(self._captured, target=target, hooks=hooks, rtol=rtol, atol=atol)
-        self.last_divergence = found
-        return DivergenceReport(found)
-
-    @property
-    def live(self) -> CaptureState:
-        """What the session keeps alive for it: the captured graph, what it ran on, the gradients of your own run."""
-        return self._captured.live
+        divergence = divergence_of.divergence(self._captured, target=target, hooks=hooks, rtol=rtol, atol=atol)
+        self._keep(divergence=divergence)
+        return DivergenceReport(divergence)
 
     def lower(self, *, hooks: HookPolicy = "run", symbolic: bool = True, tied: bool = True) -> Lowered:
         """Make an `fx.GraphModule` of aten ops of the captured graph; no kernel runs, nothing is written.
 
         `lowered(*lowered.example_inputs())` gives the gradients in the order of `lowered.leaves`, and
         `lowered.gradients(other)` those of another capture of this backward, by name, at another batch size too. Each
-        node keeps its autograd node, module and line (`node.meta["cabw"]`); `record.lowered` lists them.
+        node keeps its autograd node, module and line (`node.meta["cabw"]`); `results.lowered` lists them.
 
         Args:
             hooks: `run` traces through them: Python code of hooks and custom Functions runs once, now, on stand-ins
@@ -270,7 +306,7 @@ class Capture:
             CabwError: it cannot be lowered; names the autograd node and the reason.
         """
         lowered = lower(self._captured, hooks=hooks, symbolic=symbolic, tied=tied)
-        self._captured.record = replace(self.record, lowered=lowered_nodes(lowered))
+        self._keep(lowered=lowered_nodes(lowered))
         return lowered
 
     def times(
@@ -280,7 +316,7 @@ class Capture:
 
         Measured is each node's call in the graph, run op by op on eager kernels: with PyTorch's way from Python into
         C++, without the interpreter's own part, and without accumulation into `.grad`, which a replay leaves out.
-        It is not the time that the engine took in your own run. The record keeps the seconds (`node_seconds`).
+        It is not the time that the engine took in your own run. `results.node_seconds` keeps the seconds.
 
         Args:
             repeats: how many runs, of which each node's best counts. Hooks run again in each.
@@ -294,22 +330,22 @@ class Capture:
             CabwError: as `replay`, and where `repeats` is no count.
         """
         times = time_nodes(Replay(self._captured, resolve_target(device), hooks), repeats=repeats)
-        self._captured.record = replace(self.record, node_seconds=times.seconds)
-        return tables.time_frame(self.record)
+        self._keep(node_seconds=times.seconds)
+        return tables.time_frame(self.record, self.results)
 
     def touches(self) -> pd.DataFrame:
         """A row for every piece of metadata that was read, and by whom; `count` says how often.
 
         What each graph node reads when it runs is there after `audit()`.
         """
-        return tables.touch_frame(self.record)
+        return tables.touch_frame(self.record, self.results)
 
     def audit(self, *, hooks: HookPolicy = "run") -> pd.DataFrame:
         """Run the captured graph once on watched tensors, and note what each of its nodes reads and runs.
 
         Metadata read from C++ is seen too, except dtype, which C++ asks nobody for. A read of values (`.item()`,
-        `nonzero`) has an attribute of its own, `data`. Nothing is written, hooks as in `replay`. The touches of phase
-        `execution` in the record are replaced.
+        `nonzero`) has an attribute of its own, `data`. Nothing is written, hooks as in `replay`. The touches of the
+        last audit are replaced.
 
         Args:
             hooks: see `replay`.
@@ -320,10 +356,7 @@ class Capture:
         Raises:
             CabwError: as `replay`, and where a tensor of a subclass (DTensor) is met, which cannot be watched.
         """
-        touches = audit_of.audit(self._captured, hooks).touches
-        others = tuple(touch for touch in self.record.touches if touch.phase != "execution")
-        watched = tuple(dict.fromkeys((*self.record.watched, "execution")))
-        self._captured.record = replace(self.record, touches=others + touches, watched=watched)
+        self._keep(execution=audit_of.audit(self._captured, hooks).touches)
         return self.touches()
 
     def __repr__(self) -> str:
@@ -331,13 +364,13 @@ class Capture:
 
     def html(self, level: Level = "module") -> str:
         """The capture as part of a page, drawn at a level: what a notebook shows."""
-        return capture_html(self.record, level)
+        return capture_html(self.record, self.results, level)
 
     def inspect(self, **traits: Any) -> Inspector:
         """The inspector of this capture alone; see `Session.inspect`."""
-        from cabw_viz.surfaces.inspector import opened
+        from cabw_viz.surfaces.inspector import create_inspector
 
-        return opened(self._contents(), traits)
+        return create_inspector([self], (), traits)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the inspector of this capture to one HTML file; see `Session.to_html`.
@@ -345,29 +378,13 @@ class Capture:
         Raises:
             CabwError: it cannot be written there.
         """
-        found = comparisons([self]), divergences([self])
-        page = inspector_page("cabw_viz: capture", [self.record], (), *found, cell_files())
+        page = inspector_page("cabw_viz: capture", [(self.record, self.results)], (), cell_files())
         return written(path_named(path, EXAMPLE), page, EXAMPLE)
 
-    def _contents(self) -> Contents:
-        from cabw_viz.surfaces.inspector import Contents
-
-        return Contents([self.record], (), [self], comparisons([self]), divergences([self]))
-
-    def _repr_mimebundle_(self, **_: object) -> Shown:
+    def _repr_mimebundle_(self, **_: object) -> MimeBundle:
         from cabw_viz.surfaces.inspector import widget_view
 
-        return widget_view(self._contents)
+        return widget_view([self])
 
     def _repr_html_(self) -> str:
         return self.html()
-
-
-def comparisons(captures: Sequence[Capture]) -> dict[int, Comparison]:
-    """What `parity()` came to, by the capture's place; captures without are absent."""
-    return {index: cap.last_parity for index, cap in enumerate(captures) if cap.last_parity is not None}
-
-
-def divergences(captures: Sequence[Capture]) -> dict[int, Divergence]:
-    """What `divergence()` came to, likewise."""
-    return {index: cap.last_divergence for index, cap in enumerate(captures) if cap.last_divergence is not None}

@@ -205,7 +205,7 @@ def touches(shelf: SessionRegistry, options: Namespace) -> object:
     capture = shelf.capture(options.session, options.capture)
     if options.audit:
         capture.audit()
-    for finding in summary(capture.record):
+    for finding in summary(capture.record, capture.results):
         print(finding.text)  # noqa: T201  # the sentence above the table
     frame = capture.touches()
     return frame if options.phase is None else frame[frame["phase"] == options.phase]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Event, Failure
 from cabw_viz.record.options import GradientsMode, Level, LinesMode, RunMode
+from cabw_viz.record.results import NO_RESULTS, CaptureData
 from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.stack_frames import cell_files
-from cabw_viz.surfaces.capture import Capture, comparisons, divergences
+from cabw_viz.surfaces.capture import Capture
 from cabw_viz.tracing.capture_options import CaptureOptions
 from cabw_viz.tracing.recorder import Recorder
 from cabw_viz.views import tables
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-    from cabw_viz.surfaces.inspector import Contents, Inspector, Shown
+    from cabw_viz.surfaces.inspector import Inspector, MimeBundle
 
 
 def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
@@ -87,12 +88,12 @@ class SessionLog:
 
     def add_capture(self, captured: Captured) -> int:
         """Add a capture; returns its index."""
-        self.captures.append(Capture(captured))
+        self.captures.append(Capture(captured.record, NO_RESULTS, captured.live))
         return len(self.captures) - 1
 
     def update_record(self, index: int, record: CaptureRecord) -> None:
         """Replace the record of a capture."""
-        self.captures[index]._captured.record = record  # noqa: SLF001  # tracing goes on after the capture was added
+        self.captures[index]._record = record  # noqa: SLF001  # tracing goes on after the capture was added
 
     def add_event(self, event: Event) -> None:
         """Add the event of a backward call."""
@@ -135,7 +136,7 @@ class Session:
         """Let go of every tensor; records, tables and pictures stay."""
         self._closed = True
         for capture in self._log.captures:
-            capture.live.release()
+            capture._release()  # noqa: SLF001  # the session owns its captures
         self._recorder.forget_subject()
 
     @property
@@ -188,8 +189,10 @@ class Session:
 
     def html(self, level: Level = "module") -> str:
         """The session as part of a page, its captures drawn at a level: what a notebook shows."""
-        records = [capture.record for capture in self._log.captures]
-        return session_html(self._log.events, records, level)
+        return session_html(self._log.events, self._data(), level)
+
+    def _data(self) -> list[CaptureData]:
+        return [(capture.record, capture.results) for capture in self._log.captures]
 
     def inspect(self, **traits: Any) -> Inspector:
         """The inspector, a widget: the session's captures, drawn and searchable, with all that is known of them.
@@ -200,9 +203,9 @@ class Session:
         Raises:
             CabwError: there is no such trait, or not with such a value.
         """
-        from cabw_viz.surfaces.inspector import opened
+        from cabw_viz.surfaces.inspector import create_inspector
 
-        return opened(self._contents(), traits)
+        return create_inspector(self._log.captures, self._log.events, traits)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the inspector with all captures to one HTML file that needs no kernel and no network.
@@ -210,26 +213,15 @@ class Session:
         Raises:
             CabwError: it cannot be written there.
         """
-        captures = self._log.captures
-        records, events = [captured.record for captured in captures], self._log.events
-        found = comparisons(captures), divergences(captures)
-        page = inspector_page("cabw_viz: session", records, events, *found, cell_files())
+        page = inspector_page("cabw_viz: session", self._data(), self._log.events, cell_files())
         example = 'session.to_html("run.html")'
         return written(path_named(path, example), page, example)
 
-    def _contents(self) -> Contents:
-        from cabw_viz.surfaces.inspector import Contents
-
-        captures = self._log.captures
-        records = [captured.record for captured in captures]
-        events = tuple(self._log.events)
-        return Contents(records, events, captures, comparisons(captures), divergences(captures))
-
-    def _repr_mimebundle_(self, **_: object) -> Shown:
+    def _repr_mimebundle_(self, **_: object) -> MimeBundle:
         """The inspector where a front end can show one; IPython adds `_repr_html_` and `__repr__` for the others."""
         from cabw_viz.surfaces.inspector import widget_view
 
-        return widget_view(self._contents)
+        return widget_view(self._log.captures, self._log.events)
 
     def _repr_html_(self) -> str:
         return self.html()

@@ -23,6 +23,7 @@ from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.kinds import Outcome
 from cabw_viz.record.model import CaptureRecord, Event
 from cabw_viz.record.options import Level
+from cabw_viz.record.results import NO_RESULTS, CaptureData, Results
 from cabw_viz.record.steps import StepMatrix
 from cabw_viz.views import divergence_table as views_of_divergence
 from cabw_viz.views.error_picture import error_picture
@@ -49,21 +50,21 @@ EVENT_HEADINGS = ("call", "function", "where", "outcome", "capture", "ms", "reas
 # ------------------------------------------------------------------------------------------------------ whole fragments
 
 
-def session_html(events: Iterable[Event], records: Sequence[CaptureRecord], level: Level = "module") -> str:
+def session_html(events: Iterable[Event], captures: Sequence[CaptureData], level: Level = "module") -> str:
     """A session: what became of each backward call, and its captures, the last one opened."""
     events = list(events)
-    views = _drawn([graph_view(record, level) for record in records])
-    captures = [
-        _folded(_capture_title(index, record), _capture_body(record, view), opened=index == len(records) - 1)
-        for index, (record, view) in enumerate(zip(records, views, strict=True))
+    views = _drawn([graph_view(record, level, results=results) for record, results in captures])
+    bodies = [
+        _folded(_capture_title(index, record), _capture_body(record, results, view), opened=index == len(captures) - 1)
+        for index, ((record, results), view) in enumerate(zip(captures, views, strict=True))
     ]
-    return _fragment(_session_title(events), _event_table(events), *captures)
+    return _fragment(_session_title(events), _event_table(events), *bodies)
 
 
-def capture_html(record: CaptureRecord, level: Level = "module") -> str:
+def capture_html(record: CaptureRecord, results: Results = NO_RESULTS, level: Level = "module") -> str:
     """A capture: its title, its drawing, and its outline folded away."""
-    (view,) = _drawn([graph_view(record, level)])
-    return _fragment(f"<p>{_record_title(record)}</p>", _capture_body(record, view))
+    (view,) = _drawn([graph_view(record, level, results=results)])
+    return _fragment(f"<p>{_record_title(record)}</p>", _capture_body(record, results, view))
 
 
 def parity_html(comparison: Comparison) -> str:
@@ -171,9 +172,9 @@ def _capture_title(index: int, record: CaptureRecord) -> str:
     return f"{_span('muted', f'[{index}]')} {_record_title(record)}"
 
 
-def _capture_body(record: CaptureRecord, view: GraphView | None) -> str:
+def _capture_body(record: CaptureRecord, results: Results, view: GraphView | None) -> str:
     problem = f'<p class="cabw-alarm">{_prose(problem_of(record))}</p>' if record.failure else ""
-    return problem + _drawing(view) + _folded("Outline", f"<pre>{html.escape(outline(record))}</pre>")
+    return problem + _drawing(view) + _folded("Outline", f"<pre>{html.escape(outline(record, results))}</pre>")
 
 
 def _drawn(views: list[GraphView]) -> list[GraphView | None]:

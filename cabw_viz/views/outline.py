@@ -12,6 +12,7 @@ from cabw_viz.analysis.flow import AFTER, BEFORE, Entering, hooks_of, incoming, 
 from cabw_viz.analysis.touches import Mark, marks, summary
 from cabw_viz.record.kinds import PLUMBING, AutogradKind, Outcome
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Leaf
+from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.views.origins import origins
 from cabw_viz.views.palette import LOOKS, TOUCHED
 from cabw_viz.views.text import in_line, name_in_line, pad, width
@@ -26,18 +27,19 @@ NAME_COLUMNS = 44
 """Where a name is longer, what follows it is moved to the right."""
 
 
-def outline(record: CaptureRecord, *, full: bool = False) -> str:
+def outline(record: CaptureRecord, results: Results = NO_RESULTS, *, full: bool = False) -> str:
     """A capture as text: its counts, then a line for each autograd node in the order of the NodeCalls.
 
     Args:
         record: The capture.
+        results: What was computed of it.
         full: Show every node; otherwise a long backward is shortened in the middle.
     """
     nodes, entering, returned = record.autograd_nodes, incoming(record), returned_leaves(record)
     margin = len(str(max((node.number for node in nodes), default=0))) + 1
     columns = min(NAME_COLUMNS, max((width(_name(record, node)) for node in nodes), default=0))
     touched, places = marks(record), origins(record)
-    lines, last = [*_header(record, entering), ""], -1
+    lines, last = [*_header(record, results, entering), ""], -1
     for place in range(len(nodes)) if full else _shown(record):
         if place > last + 1:
             lines.append(f"{' ' * (margin + 1)}… {place - last - 1:,} more")
@@ -61,7 +63,7 @@ def _shown(record: CaptureRecord) -> list[int]:
     return sorted(shown | {place for place in range(total) if {place - 1, place + 1} <= shown})
 
 
-def _header(record: CaptureRecord, flow: dict[int, Entering]) -> Iterator[str]:
+def _header(record: CaptureRecord, results: Results, flow: dict[int, Entering]) -> Iterator[str]:
     yield f"{in_line(call_title(record))}, {RAN.get(record.run, record.run)}, torch {record.torch_version}"
     plumbing = sum(node.kind in PLUMBING for node in record.graph_nodes)
     sums = sum(len(summed(entering)) for entering in flow.values())
@@ -72,7 +74,7 @@ def _header(record: CaptureRecord, flow: dict[int, Entering]) -> Iterator[str]:
     counts.append(counted(sum(len(node.hooks) for node in record.autograd_nodes), "hook"))
     counts.append(counted(sums, "gradient sum"))
     yield ", ".join(counts)
-    yield from (in_line(finding.text, 500) for finding in summary(record))
+    yield from (in_line(finding.text, 500) for finding in summary(record, results))
     if record.lines_off:
         yield f"no forward lines: {in_line(record.lines_off, 200)}"
     if record.failure is not None and record.failure.autograd_node not in record.by_number:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from cabw_viz.analysis.coloring import Measured
 from cabw_viz.analysis.composing import Wanted, draw, smaller
 from cabw_viz.analysis.drawing import Drawing, counted
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.views.dot import dot_source
 from cabw_viz.views.files import path_named, written
 from cabw_viz.views.links import check_links
@@ -41,7 +41,7 @@ def graph_view(
     record: CaptureRecord,
     level: str = "module",
     *,
-    measured: Measured | None = None,
+    results: Results = NO_RESULTS,
     links: str | None = None,
     **wanted: Any,
 ) -> GraphView:
@@ -50,7 +50,7 @@ def graph_view(
     Args:
         record: The capture.
         level: What a box stands for: `module`, `autograd`, `fx` or `aten`.
-        measured: What there is to colour by, beside the record.
+        results: What was computed of it.
         links: Where a box leads, a text with `{file}` and `{line}` in it; None for nowhere.
         wanted: The other fields of `cabw_viz.analysis.composing.Wanted`.
 
@@ -58,7 +58,7 @@ def graph_view(
         CabwError: Something asked for is not there, or does not go together.
     """
     check_links(links)
-    drawing = draw(record, Wanted(level, **wanted), measured)
+    drawing = draw(record, Wanted(level, **wanted), results)
     return GraphView(drawing, links=links, smaller=smaller(record, drawing) if len(drawing.boxes) > MAX_BOXES else "")
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cabw_viz.analysis import memory, recapture
+from cabw_viz.analysis.touches import all_touches
 from cabw_viz.record.kinds import Verdict
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Touch
+from cabw_viz.record.results import NO_RESULTS, Results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,12 +119,12 @@ def memory_frame(record: CaptureRecord, depth: int | None = None) -> pd.DataFram
     return _frame(rows, MEMORY_COLUMNS, list(range(len(rows))), None)
 
 
-def time_frame(record: CaptureRecord) -> pd.DataFrame:
+def time_frame(record: CaptureRecord, results: Results) -> pd.DataFrame:
     """A row for each autograd node, the slowest first; empty where the graph was not timed.
 
     `share` is the part of the sum of all nodes. Both are NaN for nodes of which the graph runs nothing.
     """
-    timed = list(zip(record.autograd_nodes, record.node_seconds or (), strict=False))
+    timed = list(zip(record.autograd_nodes, results.node_seconds, strict=False))
     total = sum(seconds or 0.0 for _, seconds in timed)
     timed.sort(key=lambda pair: -1.0 if pair[1] is None else pair[1], reverse=True)
     rows = [
@@ -147,12 +149,13 @@ def event_frame(events: Iterable[Event]) -> pd.DataFrame:
     return _frame(rows, EVENT_COLUMNS, list(range(len(rows))), None)
 
 
-def touch_frame(record: CaptureRecord) -> pd.DataFrame:
+def touch_frame(record: CaptureRecord, results: Results = NO_RESULTS) -> pd.DataFrame:
     """A row for each piece of metadata that was read, or op that was run, by one line of code.
 
     `name` is the autograd node's, `node` the graph node's; both are None where that is not known.
     """
-    rows = [(t.phase, t.attribute, t.autograd_node, *_names(record, t), t.by, t.where, t.count) for t in record.touches]
+    touches = all_touches(record, results)
+    rows = [(t.phase, t.attribute, t.autograd_node, *_names(record, t), t.by, t.where, t.count) for t in touches]
     return _frame(rows, TOUCH_COLUMNS, list(range(len(rows))), None)
 
 

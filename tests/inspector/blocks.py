@@ -20,6 +20,7 @@ from cabw_viz.record.model import (
     SourceLine,
     Touch,
 )
+from cabw_viz.record.results import Results
 from tests.records import CALL
 
 HIDDEN = GradientSpec((8, 64, 192), "torch.float32")
@@ -163,16 +164,25 @@ def _record(rows: list[Row]) -> CaptureRecord:
                 (HIDDEN,) * len(row.below),
             )
         )
-    touches = [Touch("execution", "size", n, 2 * n, "kernel", "C++", 3) for n in range(len(nodes))]
-    touches.append(Touch("initial_trace", "size", len(nodes) // 2, None, "user", "train.py:3", 2))
+    touch = Touch("initial_trace", "size", len(nodes) // 2, None, "user", "train.py:3", 2)
     return CaptureRecord(
-        CALL, "2.13.0", "eager", tuple(nodes), tuple(graph_nodes), leaves=tuple(leaves), touches=tuple(touches),
-        watched=("initial_trace", "execution"),
+        CALL, "2.13.0", "eager", tuple(nodes), tuple(graph_nodes), leaves=tuple(leaves), touches=(touch,),
+        watched=("initial_trace",),
     )  # fmt: skip
 
 
-def lowered(record: CaptureRecord) -> CaptureRecord:
-    """The record with a graph of aten operators: two for each autograd node but the root, in a chain."""
+def results_of(record: CaptureRecord, bad: int = 20) -> Results:
+    """Results of every kind but a divergence."""
+    return Results(compared(record, bad), None, audited(record), lowered(record), timed(record))
+
+
+def audited(record: CaptureRecord) -> tuple[Touch, ...]:
+    """Three reads of a size by each autograd node, while the graph ran."""
+    return tuple(Touch("execution", "size", n, 2 * n, "kernel", "C++", 3) for n in range(len(record.autograd_nodes)))
+
+
+def lowered(record: CaptureRecord) -> tuple[GraphNode, ...]:
+    """A graph of aten operators: two for each autograd node but the root, in a chain."""
     made = [GraphNode(0, "arg0_1", "placeholder", "arg0_1", "()", "placeholder")]
     for node in record.autograd_nodes[1:]:
         for target in ("aten.mm.default", "aten.view.default"):
@@ -185,13 +195,13 @@ def lowered(record: CaptureRecord) -> CaptureRecord:
                     autograd_node=node.number,
                 )
             )  # fmt: skip
-    return replace(record, lowered=tuple(made))
+    return tuple(made)
 
 
-def timed(record: CaptureRecord) -> CaptureRecord:
-    """The record with a time for every node but the first: one millisecond, and 64 for the matrix products."""
+def timed(record: CaptureRecord) -> tuple[float | None, ...]:
+    """A time for every node but the first: one millisecond, and 64 for the matrix products."""
     seconds = [0.064 if node.name.startswith(("Mm", "Addmm", "Bmm")) else 0.001 for node in record.autograd_nodes]
-    return replace(record, node_seconds=(None, *seconds[1:]))
+    return (None, *seconds[1:])
 
 
 def compared(record: CaptureRecord, bad: int = 20) -> Comparison:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from cabw_viz.record.model import BackwardCall, Event
+from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.views.inspector.page import inspector_page
 from tests import records
-from tests.inspector.blocks import compared, lowered, timed, transformer
+from tests.inspector.blocks import compared, results_of, transformer
 
 pytest.importorskip("playwright")
 pytest.importorskip("axe_playwright_python")
@@ -33,7 +34,7 @@ def page_of(tmp_path_factory):
 
     def write(name, shown, events=()):
         path = folder / f"{name}.html"
-        path.write_text(inspector_page(name, shown, events, {0: compared(shown[0], 2)} if shown else {}), "utf-8")
+        path.write_text(inspector_page(name, shown, events), "utf-8")
         return path
 
     return write
@@ -43,7 +44,8 @@ def page_of(tmp_path_factory):
 def blocks(page_of):
     call = BackwardCall(0, "backward", "/home/ada/train.py:12")
     events = [Event(call, "captured", "nothing captured before", 0, 0.5), Event(call, "failed", "no fake", None, 0.1)]
-    return page_of("blocks", [timed(lowered(transformer(3))), records.hooked()], events)
+    record = transformer(3)
+    return page_of("blocks", [(record, results_of(record, 2)), (records.hooked(), NO_RESULTS)], events)
 
 
 def grave(found):
@@ -81,7 +83,12 @@ EMPTY = {"nothing": [], "failed": [records.failed()], "no graph": [replace(recor
 
 @pytest.mark.parametrize("name", list(EMPTY))
 def test_axe_has_nothing_serious_to_say_of_what_is_missing(browser, page_of, name):
-    with inspected(browser, page_of(name, EMPTY[name]), dark=name == "failed", width=700) as found:
+    with inspected(
+        browser,
+        page_of(name, [(record, Results(compared(record, 2))) for record in EMPTY[name]]),
+        dark=name == "failed",
+        width=700,
+    ) as found:
         for tab in ("Node", "Parity", "Misses"):
             found.tab(tab)
             assert grave(found)[0] == [], tab

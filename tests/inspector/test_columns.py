@@ -9,11 +9,12 @@ import pytest
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow, NonFinite, Range
 from cabw_viz.record.model import BackwardCall, Baked, CaptureRecord, Event, LiftedUse, SavedTensor, SourceLine, Touch
+from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.views.inspector import columns, findings, sources
 from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.inspector.page import inspector_page
 from tests import records
-from tests.inspector.blocks import compared, lowered, timed, transformer
+from tests.inspector.blocks import audited, compared, lowered, timed, transformer
 from tests.inspector.packed import unpack
 
 EVERY = pytest.mark.parametrize("record", [make() for make in records.SAMPLES.values()], ids=list(records.SAMPLES))
@@ -26,7 +27,7 @@ def large():
 
 @EVERY
 def test_nodes_and_edges_are_those_of_the_record(record):
-    part = unpack(columns.pack_graph(record, 3))
+    part = unpack(columns.pack_graph(record, capture=3))
     names = [part.tables["names"][row] for row in part.columns["name"]]
     assert list(zip(part.columns["id"], names, strict=True)) == [(n.number, n.name) for n in record.autograd_nodes]
     ids = part.columns["id"]
@@ -133,7 +134,7 @@ def test_touches_keep_phase_reader_and_place():
     touch = Touch("initial_trace", "size", 2, 6, "user", "train.py:4", 3)
     elsewhere = Touch("graph_pass", "val", None, None, "pass", "fuse.py:1")
     part = unpack(
-        findings.pack_touches(replace(records.mlp(), touches=(touch, elsewhere), watched=("initial_trace",)), 1)
+        findings.pack_touches(replace(records.mlp(), touches=(touch, elsewhere), watched=("initial_trace",)), capture=1)
     )
     assert part.columns["touch_node"] == [3, 0]
     assert [part.tables["phases"][row] for row in part.columns["touch_phase"]] == ["initial_trace", "graph_pass"]
@@ -185,23 +186,24 @@ def test_a_divergence_is_packed_by_node_with_its_sums_and_hooks():
 
 
 def test_times_are_packed_by_node():
-    record = timed(records.mlp())
-    part = unpack(findings.pack_times(record, 1))
+    results = Results(node_seconds=timed(records.mlp()))
+    part = unpack(findings.pack_times(results, 1))
     assert math.isnan(part.columns["seconds"][0])
-    assert part.columns["seconds"][1:] == list(record.node_seconds[1:])
-    assert findings.pack_times(records.mlp()) == b""
+    assert part.columns["seconds"][1:] == list(results.node_seconds[1:])
+    assert findings.pack_times(NO_RESULTS) == b""
 
 
 def test_the_lowered_graph_is_packed_as_the_captured_one_is():
-    record = lowered(records.mlp())
-    part = unpack(columns.pack_lowered(record))
+    record = records.mlp()
+    results = Results(lowered=lowered(record))
+    part = unpack(columns.pack_lowered(record, results))
     lines = bytes(part.columns["text"]).decode().split("\n")
     assert lines[:2] == ["mm_1 = aten.mm.default(arg0_1, 2)", "view_2 = aten.view.default(mm_1, 2)"]
-    assert part.columns["ordinal"] == [node.ordinal for node in record.lowered[1:]]
-    assert part.columns["line_node"] == [node.autograd_node + 1 for node in record.lowered[1:]]
+    assert part.columns["ordinal"] == [node.ordinal for node in results.lowered[1:]]
+    assert part.columns["line_node"] == [node.autograd_node + 1 for node in results.lowered[1:]]
     assert part.columns["reads"] == list(range(len(lines) - 1))
-    assert unpack(columns.pack_graph(record)).facts["lowered"] == len(record.lowered)
-    assert columns.pack_lowered(records.mlp()) == b""
+    assert unpack(columns.pack_graph(record, results)).facts["lowered"] == len(results.lowered)
+    assert columns.pack_lowered(record, NO_RESULTS) == b""
 
 
 MODULE = """class Net:
@@ -220,7 +222,7 @@ def with_line(line):
 
 
 def packed_line(line, files=None):
-    return unpack(columns.pack_graph(with_line(line), 0, files)).tables["lines"][0]
+    return unpack(columns.pack_graph(with_line(line), files=files)).tables["lines"][0]
 
 
 def test_the_code_around_a_line_is_packed_while_its_file_is_there(tmp_path):
@@ -287,17 +289,18 @@ def test_names_of_any_kind_survive():
     part = unpack(columns.pack_graph(record))
     assert part.tables["parameters"][0] == "a\ud800b"
     columns.pack_code(record)
-    inspector_page("\ud800", [record])
+    inspector_page("\ud800", [(record, NO_RESULTS)])
 
 
 def test_fifty_thousand_nodes_stay_within_the_limits(large):
     assert len(large.autograd_nodes) > 48_000
-    sent = [columns.pack_graph(large), findings.pack_touches(large), findings.pack_parity(large, compared(large))]
+    results = Results(compared(large), execution=audited(large))
+    sent = [columns.pack_graph(large), *findings.pack_results(large, results).values()]
     assert sum(map(len, sent)) <= 8e6
     assert sum(len(gzip.compress(part, 9)) for part in sent) <= 0.6e6
-    assert len(inspector_page("large", [large], (), {0: compared(large)})) <= 2e6
+    assert len(inspector_page("large", [(large, results)])) <= 2e6
 
 
 def test_a_page_of_twelve_blocks_is_small():
     record = transformer(12)
-    assert len(inspector_page("twelve", [record], (), {0: compared(record)})) <= 0.4e6
+    assert len(inspector_page("twelve", [(record, Results(compared(record), execution=audited(record)))])) <= 0.4e6

@@ -8,8 +8,9 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow, NonFinite, Range
+from cabw_viz.record.results import Results
 from cabw_viz.views.inspector.page import inspector_page
-from tests.inspector.blocks import transformer
+from tests.inspector.blocks import audited, transformer
 
 pytest.importorskip("playwright")
 
@@ -49,7 +50,9 @@ def judged(record, first, *, into=SAME, own=OFF, kind="builtin", name=""):
 def opened(browser, tmp_path):
     def show(record, divergence, state=""):
         path = tmp_path / "divergence.html"
-        path.write_text(inspector_page("divergence", [record], divergences={0: divergence}), "utf-8")
+        path.write_text(
+            inspector_page("divergence", [(record, Results(divergence=divergence, execution=audited(record)))]), "utf-8"
+        )
         return inspected(browser, path, state=state)
 
     return show

@@ -123,7 +123,7 @@ def test_levels_are_fetched_and_computed(notebook):
     page.locator(".cabw-seg button", has_text="Aten").first.click()
     page.locator(".cabw-note .cabw-button", has_text="Lower the graph").first.click()
     page.wait_for_function(drawn, arg="a")
-    assert notebook.python("print(inspector.level, len(session[0].record.lowered) > 10)") == "aten True"
+    assert notebook.python("print(inspector.level, len(session[0].results.lowered) > 10)") == "aten True"
     calls = "[n.ordinal for n in session[0].record.graph_nodes if n.kind == 'backward_call']"  # nothing of plumbing
     ordinal = notebook.python(f"print({calls}[1])")
     notebook.python(f"inspector.selection = 'f{ordinal}'")

@@ -6,9 +6,10 @@ import pytest
 
 from cabw_viz.record.kinds import PLUMBING
 from cabw_viz.record.model import Touch
+from cabw_viz.record.results import Results
 from cabw_viz.views.inspector.page import inspector_page
 from tests import records
-from tests.inspector.blocks import compared, lowered, timed, transformer
+from tests.inspector.blocks import compared, results_of, transformer
 
 pytest.importorskip("playwright")
 
@@ -28,19 +29,24 @@ def browser():
 
 @pytest.fixture(scope="module")
 def record():
-    return timed(lowered(transformer(4)))
+    return transformer(4)
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory, record):
+def results(record):
+    return results_of(record, 2)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, record, results):
     folder = tmp_path_factory.mktemp("pages")
 
-    def save(name, shown):
+    def save(name, shown, results=None):
         path = folder / f"{name}.html"
-        path.write_text(inspector_page(name, [shown], (), {0: compared(shown, 2)}), "utf-8")
+        path.write_text(inspector_page(name, [(shown, results or Results(compared(shown, 2)))]), "utf-8")
         return path
 
-    save("blocks", record)
+    save("blocks", record, results)
     return lambda name, *shown: save(name, *shown) if shown else folder / f"{name}.html"
 
 
@@ -173,10 +179,10 @@ def test_a_filter_stays_pressed_at_another_level(blocks):
     assert blocks.do("return i.renderer.state.dim.some(Boolean)")
 
 
-def test_touches_and_findings_come_to_the_graph_node_they_belong_to(blocks, record):
+def test_touches_and_findings_come_to_the_graph_node_they_belong_to(blocks, results):
     level(blocks, "FX")
     counts = blocks.do("return i.drawn.list.map((n) => [n.id, n.execution])")
-    expected = {t.node: t.count for t in record.touches if t.phase == "execution"}
+    expected = {touch.node: touch.count for touch in results.execution}
     assert {ordinal: count for ordinal, count in counts if count} == expected
     wrong = blocks.do("return i.graph.wrong.map((row) => row.ref.key)")
     differing = "return [...new Set(i.drawn.list.filter((n) => n.row && !n.row.good).map((n) => n.base.key))]"
@@ -201,18 +207,18 @@ def test_the_aten_level_says_what_is_missing_and_offers_to_make_it(browser, save
         assert "no <b>formula</b>" in note.inner_text()
 
 
-def test_a_lowered_graph_that_arrives_is_drawn(browser, saved, record):
-    with inspected(browser, saved("late", replace(record, lowered=()))) as found:
+def test_a_lowered_graph_that_arrives_is_drawn(browser, saved, record, results):
+    with inspected(browser, saved("late", record)) as found:
         level(found, "Aten")
         from cabw_viz.views.inspector import columns
 
-        raw = list(columns.pack_lowered(record))
+        raw = list(columns.pack_lowered(record, results))
         found.page.evaluate("raw => { cabw.model.set('aten', Uint8Array.from(raw)); cabw.model.save_changes(); }", raw)
         found.settle()
         assert not found.page.locator(".cabw-note").is_visible()
-        assert found.do("return i.drawn.list.length") == len(record.lowered) - 1
+        assert found.do("return i.drawn.list.length") == len(results.lowered) - 1
         level(found, "Autograd")
-        number = record.lowered[5].autograd_node
+        number = results.lowered[5].autograd_node
         found.do(f"i.reveal('n{number}')")
         assert "Aten operators" in found.panel
         found.page.locator(".cabw-one b", has_text="mm").first.click()
@@ -230,10 +236,10 @@ def test_a_failed_trace_has_no_graph_to_show(browser, saved):
         assert not found.page.locator(".cabw-note").is_visible()
 
 
-def test_colour_by_time_has_a_legend_that_filters(blocks, record):
+def test_colour_by_time_has_a_legend_that_filters(blocks, record, results):
     blocks.page.locator(".cabw-strip .cabw-seg button", has_text="Time").click()
     blocks.settle()
-    slow = [n for n, s in zip(record.autograd_nodes, record.node_seconds, strict=True) if s == 0.064]
+    slow = [n for n, s in zip(record.autograd_nodes, results.node_seconds, strict=True) if s == 0.064]
     chip = blocks.page.locator(".cabw-chip", has_text="half of the slowest")
     assert chip.inner_text().endswith(str(len(slow)))
     chip.click()
@@ -264,10 +270,9 @@ def test_hostile_names_are_text_at_every_level(browser, saved):
     graph = [replace(n, name=f"{EVIL}_{n.ordinal}", target=EVIL, arguments=EVIL * 100) for n in record.graph_nodes]
     nodes = [replace(n, module=f"{EVIL}.#5.constructor", module_class=EVIL) for n in record.autograd_nodes]
     touches = (Touch("execution", f"aten.{EVIL}", 1, 2, "kernel", EVIL),)
-    record = replace(
-        record, autograd_nodes=tuple(nodes), graph_nodes=tuple(graph), lowered=tuple(graph), touches=touches
-    )
-    with inspected(browser, saved("hostile", record)) as found:
+    record = replace(record, autograd_nodes=tuple(nodes), graph_nodes=tuple(graph))
+    results = Results(compared(record, 2), lowered=tuple(graph), execution=touches)
+    with inspected(browser, saved("hostile", record, results)) as found:
         for name in ("FX", "Aten"):
             level(found, name)
             found.do("for (const n of i.drawn.list.slice(0, 12)) i.reveal(n.key);")

@@ -10,7 +10,7 @@ import pytest
 
 from cabw_viz.views.inspector import columns, findings
 from tests import records
-from tests.inspector.blocks import compared, lowered, transformer
+from tests.inspector.blocks import results_of, transformer
 
 AS_CAPTURED = Path(__file__).parent
 NODE = shutil.which("node")
@@ -29,11 +29,12 @@ def packed(tmp_path_factory) -> Path:
     made |= {f"blocks{layers}": transformer(layers) for layers in (4, 40, 80)}
     made |= {"uneven": uneven(), "chain": records.chain(2000), "wide": wide(2000), "twice": twice()}
     for name, record in made.items():
+        results = results_of(record, 2)
         (folder / f"{name}.data").write_bytes(columns.pack_graph(record))
-        (folder / f"{name}.touches").write_bytes(findings.pack_touches(record))
-        (folder / f"{name}.parity").write_bytes(findings.pack_parity(record, compared(record, 2)))
+        (folder / f"{name}.touches").write_bytes(findings.pack_touches(record, results))
+        (folder / f"{name}.parity").write_bytes(findings.pack_parity(record, results.comparison))
         (folder / f"{name}.code").write_bytes(columns.pack_code(record))
-        (folder / f"{name}.aten").write_bytes(columns.pack_lowered(lowered(record)))
+        (folder / f"{name}.aten").write_bytes(columns.pack_lowered(record, results))
     return folder
 
 

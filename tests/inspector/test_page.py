@@ -1,13 +1,15 @@
 """A saved inspector in a real browser: every panel, every way to use it, whatever the names are."""
 
 from dataclasses import replace
+from itertools import zip_longest
 
 import pytest
 
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Event, Touch
+from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.views.inspector.page import inspector_page
 from tests import records
-from tests.inspector.blocks import compared, transformer
+from tests.inspector.blocks import audited, compared, transformer
 from tests.kernels import ROOT
 
 pytest.importorskip("playwright")
@@ -47,12 +49,15 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     first = transformer(12)
 
-    def save(name, shown, events=(), comparisons=None):
+    def save(name, shown, events=(), results=()):
         path = folder / f"{name}.html"
-        path.write_text(inspector_page(name, shown, events, comparisons), "utf-8")
+        data = zip_longest(shown, results, fillvalue=NO_RESULTS)
+        path.write_text(inspector_page(name, list(data), events), "utf-8")
         return path
 
-    save("blocks", [first, transformer(4)], EVENTS, {0: compared(first)})
+    second = transformer(4)
+    results = Results(compared(first), execution=audited(first)), Results(execution=audited(second))
+    save("blocks", [first, second], EVENTS, results)
     return lambda name, *what: folder / f"{name}.html" if not what else save(name, *what)
 
 
@@ -441,10 +446,11 @@ def visit(found):
 def test_hostile_names_are_text(browser, saved):
     record = records.hostile((*records.HOSTILE, EVIL, "</script><script>window.pwned=1</script>"))
     nodes = [replace(n, module=EVIL, module_class=EVIL) if n.number % 2 else n for n in record.autograd_nodes]
-    touches = (Touch("initial_trace", EVIL, 1, None, "user", EVIL), Touch("execution", EVIL, 2, None, "kernel", EVIL))
-    record = replace(record, autograd_nodes=tuple(nodes), touches=touches, watched=("initial_trace",))
+    touch = Touch("initial_trace", EVIL, 1, None, "user", EVIL)
+    record = replace(record, autograd_nodes=tuple(nodes), touches=(touch,), watched=("initial_trace",))
+    results = Results(compared(record), execution=(Touch("execution", EVIL, 2, None, "kernel", EVIL),))
     events = [Event(BackwardCall(0, EVIL, EVIL), "captured", EVIL, 0)]
-    path = saved("hostile", [record], events, {0: compared(record)})
+    path = saved("hostile", [record], events, [results])
     with inspected(browser, path) as found:
         visit(found)
         found.page.locator(".cabw-search input").fill("<img")
@@ -519,7 +525,7 @@ def test_the_page_may_ask_for_nothing(browser, saved):
 @pytest.mark.slow
 def test_fifty_thousand_nodes(browser, saved):
     record = transformer(806)
-    path = saved("large", [record], [], {0: compared(record)})
+    path = saved("large", [record], [], [Results(compared(record), execution=audited(record))])
     with inspected(browser, path, state="#level=autograd") as found:
         assert found.page.evaluate("cabwTimes.where") == "worker"
         assert found.page.locator("[role=treeitem]").count() < 200

@@ -130,7 +130,8 @@ def test_an_audit_is_made_when_it_is_asked_for(session):
     ask(inspector, type="run", what="audit")
     assert inspector.task["state"] == "done"
     assert "execution" in unpack(inspector.touches).facts["watched"]
-    assert any(touch.phase == "execution" for touch in inspector.record.touches)
+    assert inspector.results.execution
+    assert inspector.results == session[0].results
 
 
 def test_the_first_divergence_is_looked_for_when_it_is_asked_for(session):
@@ -180,7 +181,7 @@ def test_the_graph_is_lowered_and_timed_when_it_is_asked_for(session):
     ask(inspector, type="run", what="lower")
     assert inspector.task["state"] == "done", inspector.task
     assert b"aten.mm" in inspector.aten
-    assert inspector.record.lowered == session[0].record.lowered
+    assert inspector.results.lowered == session[0].results.lowered
     ask(inspector, type="aten")
     ask(inspector, type="run", what="times")
     assert inspector.task["state"] == "done", inspector.task
@@ -202,7 +203,7 @@ def test_what_was_computed_by_hand_is_taken_over(session):
     session[0].lower()
     ask(inspector, type="aten")  # the browser asks whenever the level is chosen
     assert b"aten.mm" in inspector.aten
-    assert inspector.record.lowered
+    assert inspector.results.lowered
 
 
 def test_a_graph_node_is_selected(session):
@@ -213,7 +214,7 @@ def test_a_graph_node_is_selected(session):
     assert inspector.selected is None
     session[0].lower()
     inspector = session.inspect(level="aten", selection="a3")
-    assert inspector.selected == session[0].record.lowered[3]
+    assert inspector.selected == session[0].results.lowered[3]
 
 
 def test_parity_runs_in_another_dtype_with_another_backend(session):
@@ -259,7 +260,7 @@ def test_an_interrupt_is_no_error(session):
         raise KeyboardInterrupt
 
     inspector = session.inspect()
-    inspector._compare = interrupted
+    session[0].parity = interrupted
     ask(inspector, type="run", what="parity")
     assert inspector.task == {"what": "parity", "state": "interrupted"}
 

@@ -126,7 +126,7 @@ def test_times_shows_the_slowest_first_and_keeps_the_seconds(captured):
     frame = captured.ok("%cabw times --session timed --repeats 1").result.result
     assert frame["seconds"].dropna().is_monotonic_decreasing
     assert set(frame.index) == set(captured["timed"][0].nodes.index)
-    assert captured["timed"][0].record.node_seconds
+    assert captured["timed"][0].results.node_seconds
     assert "Expected: a whole number from 1" in captured.run("%cabw times --session timed --repeats 0").usage_error
 
 

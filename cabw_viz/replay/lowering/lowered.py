@@ -14,12 +14,12 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import GraphKind
-from cabw_viz.record.model import CaptureRecord, GraphNode
+from cabw_viz.record.model import GraphNode
 from cabw_viz.replay.lowering.guards import Guards
 from cabw_viz.replay.lowering.python_constants import PythonConstant, differing_structure, python_constants
 from cabw_viz.replay.lowering.signature import flat_values
 from cabw_viz.replay.replay import Replay
-from cabw_viz.runtime.capture_state import AUTOCAST_DEVICES, Captured, CaptureState
+from cabw_viz.runtime.capture_state import AUTOCAST_DEVICES, Captured
 from cabw_viz.runtime.fx_text import arguments_text
 
 META = "cabw"
@@ -31,12 +31,8 @@ class CaptureLike(Protocol):
     """A capture, as the package shows it."""
 
     @property
-    def record(self) -> CaptureRecord:
-        """The plain data."""
-
-    @property
-    def live(self) -> CaptureState:
-        """What it keeps alive."""
+    def _captured(self) -> Captured:
+        """The record, and what is alive of the capture."""
 
 
 @dataclass(frozen=True)
@@ -219,9 +215,9 @@ def flat_inputs(captured: Captured) -> tuple[Any, ...]:
 
 
 def _captured(capture: Any) -> Captured:
-    record, live = getattr(capture, "record", None), getattr(capture, "live", None)
-    if isinstance(record, CaptureRecord) and isinstance(live, CaptureState):
-        return Captured(record, live)
+    captured = getattr(capture, "_captured", None)
+    if isinstance(captured, Captured):
+        return captured
     raise CabwError(
         f"gradients() was called with a {type(capture).__name__}", expected="a capture", try_="gradients(session[0])"
     )

@@ -16,6 +16,7 @@ import numpy as np
 from cabw_viz.analysis.drawing import call_title, file_and_line, problem_of
 from cabw_viz.record.kinds import PLUMBING, AutogradKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode, SourceLine
+from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.views.inspector.packing import (
     Column,
     Differences,
@@ -35,11 +36,17 @@ DEEPEST = 24
 """Modules nested deeper are drawn as one, so that a hostile name cannot make a thousand frames."""
 
 
-def pack_graph(record: CaptureRecord, capture: int = 0, files: Mapping[str, str] | None = None) -> bytes:
+def pack_graph(
+    record: CaptureRecord,
+    results: Results = NO_RESULTS,
+    capture: int = 0,
+    files: Mapping[str, str] | None = None,
+) -> bytes:
     """The autograd nodes of a capture, the gradients between them, and what each node carries.
 
     Args:
         record: the capture.
+        results: what was computed of it.
         capture: its place in the session, by which the other parts are known to belong to it.
         files: where to read the code of a name that is no file's, such as a notebook cell's.
     """
@@ -69,10 +76,10 @@ def pack_graph(record: CaptureRecord, capture: int = 0, files: Mapping[str, str]
     classes = _classes(record)
     tables |= {"modules": modules.values, "parameters": parameters.values}
     tables["classes"] = [classes.get(path, "") for path in modules.values]
-    return joined(_facts(record, capture), tables, columns)
+    return joined(_facts(record, results, capture), tables, columns)
 
 
-def _facts(record: CaptureRecord, capture: int) -> dict[str, object]:
+def _facts(record: CaptureRecord, results: Results, capture: int) -> dict[str, object]:
     failure = record.failure
     return {
         "capture": capture,
@@ -85,7 +92,7 @@ def _facts(record: CaptureRecord, capture: int) -> dict[str, object]:
         "plumbing": sum(node.kind in PLUMBING for node in record.graph_nodes),
         "inputs": len(record.inputs),
         "sizes": len(record.sizes),
-        "lowered": len(record.lowered),
+        "lowered": len(results.lowered),
         "failure": problem_of(record),
         "failed_at": None if failure is None else failure.autograd_node,
         "model": _classes(record).get("", ""),
@@ -254,9 +261,9 @@ def pack_code(record: CaptureRecord, capture: int = 0) -> bytes:
     return _code(record, record.graph_nodes, capture)
 
 
-def pack_lowered(record: CaptureRecord, capture: int = 0) -> bytes:
+def pack_lowered(record: CaptureRecord, results: Results, capture: int = 0) -> bytes:
     """The same of the lowered graph; no bytes where it was not lowered."""
-    return _code(record, record.lowered, capture) if record.lowered else b""
+    return _code(record, results.lowered, capture) if results.lowered else b""
 
 
 def _code(record: CaptureRecord, graph: Sequence[GraphNode], capture: int) -> bytes:

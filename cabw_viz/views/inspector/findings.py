@@ -12,9 +12,12 @@ import numpy as np
 
 from cabw_viz.analysis import parity
 from cabw_viz.analysis.drawing import call_title, file_and_line
+from cabw_viz.analysis.touches import all_touches, watched_phases
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.kinds import GOOD, SEVERITY, Outcome, Phase, Toucher
 from cabw_viz.record.model import CaptureRecord, Event
+from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.inspector.packing import (
     Column,
     Differences,
@@ -62,18 +65,28 @@ def pack_session(records: Sequence[CaptureRecord], events: Iterable[Event]) -> b
     return joined({"captures": captures}, tables, columns)
 
 
-def pack_touches(record: CaptureRecord, capture: int = 0) -> bytes:
-    """Who read which metadata, and when."""
+def pack_results(record: CaptureRecord, results: Results, capture: int = 0) -> dict[str, bytes]:
+    """The parts of a capture that may change while it is shown, by the name of the part."""
+    return {
+        "touches": pack_touches(record, results, capture),
+        "parity": pack_parity(record, results.comparison, capture),
+        "divergence": pack_divergence(record, results.divergence, capture),
+        "times": pack_times(results, capture),
+    }
+
+
+def pack_touches(record: CaptureRecord, results: Results = NO_RESULTS, capture: int = 0) -> bytes:
+    """The metadata reads: in which phase, by what, and where."""
     places, attributes, wheres, at = places_of(record), Table(), Table(), Table()
-    graph_nodes = record.graph_nodes
+    graph_nodes, touches = record.graph_nodes, all_touches(record, results)
     columns: dict[str, Column | Differences] = {
-        "touch_phase": smallest([PHASES.index(touch.phase) for touch in record.touches]),
-        "touch_node": growing([one_based(places, touch.autograd_node) for touch in record.touches]),
-        "touch_attribute": attributes.of(touch.attribute for touch in record.touches),
-        "touch_by": smallest([TOUCHERS.index(touch.by) for touch in record.touches]),
-        "touch_place": wheres.of(touch.where for touch in record.touches),
-        "touch_count": smallest([min(touch.count, 2**32 - 1) for touch in record.touches]),
-        "touch_at": at.optional(None if t.node is None else graph_nodes[t.node].name for t in record.touches),
+        "touch_phase": smallest([PHASES.index(touch.phase) for touch in touches]),
+        "touch_node": growing([one_based(places, touch.autograd_node) for touch in touches]),
+        "touch_attribute": attributes.of(touch.attribute for touch in touches),
+        "touch_by": smallest([TOUCHERS.index(touch.by) for touch in touches]),
+        "touch_place": wheres.of(touch.where for touch in touches),
+        "touch_count": smallest([min(touch.count, 2**32 - 1) for touch in touches]),
+        "touch_at": at.optional(None if t.node is None else graph_nodes[t.node].name for t in touches),
     }
     tables = {
         "phases": PHASES,
@@ -82,7 +95,7 @@ def pack_touches(record: CaptureRecord, capture: int = 0) -> bytes:
         "touch_places": wheres.values,
         "touched_nodes": at.values,
     }
-    return joined({"capture": capture, "watched": record.watched}, tables, columns)
+    return joined({"capture": capture, "watched": watched_phases(record, results)}, tables, columns)
 
 
 def pack_parity(record: CaptureRecord, comparison: Comparison | None, capture: int = 0) -> bytes:
@@ -130,8 +143,8 @@ def pack_parity(record: CaptureRecord, comparison: Comparison | None, capture: i
     return joined(facts, tables, columns)
 
 
-def pack_times(record: CaptureRecord, capture: int = 0) -> bytes:
+def pack_times(results: Results, capture: int = 0) -> bytes:
     """Seconds that each autograd node took; no bytes where nothing was timed."""
-    if not record.node_seconds:
+    if not results.node_seconds:
         return b""
-    return joined({"capture": capture}, {}, {"seconds": errors(record.node_seconds)})
+    return joined({"capture": capture}, {}, {"seconds": errors(results.node_seconds)})

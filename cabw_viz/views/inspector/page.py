@@ -7,12 +7,11 @@ import gzip
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from cabw_viz.record.comparison import Comparison
-from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Event
-from cabw_viz.views.inspector import columns, findings
+from cabw_viz.record.results import NO_RESULTS, CaptureData
+from cabw_viz.views.inspector import columns
 from cabw_viz.views.inspector.bundle import STYLE, inspector_script
-from cabw_viz.views.inspector.diverging import pack_divergence
+from cabw_viz.views.inspector.findings import pack_results, pack_session
 from cabw_viz.views.text import in_line
 
 NO_CAPTURE = CaptureRecord(BackwardCall(None, "", ""), "", "", ())
@@ -32,34 +31,25 @@ _POLICY = (
 
 def inspector_page(
     title: str,
-    records: Sequence[CaptureRecord],
+    captures: Sequence[CaptureData],
     events: Iterable[Event] = (),
-    comparisons: Mapping[int, Comparison] | None = None,
-    divergences: Mapping[int, Divergence] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> str:
     """A page that shows captures and opens with the first of them.
 
     Args:
         title: names the page.
-        records: the captures.
+        captures: the record of each capture, and what was computed of it.
         events: what became of each backward call of their session.
-        comparisons: what parity came to, by the place of the capture.
-        divergences: what the search for the first divergence came to, likewise.
         files: where to read the code of a name that is no file's, such as a notebook cell's.
     """
-    shown = list(records) or [NO_CAPTURE]
-    compared = comparisons or {}
-    parts = {"cabw-session": findings.pack_session(records, events)}
-    for index, record in enumerate(shown):
+    parts = {"cabw-session": pack_session([record for record, _ in captures], events)}
+    for index, (record, results) in enumerate(list(captures) or [(NO_CAPTURE, NO_RESULTS)]):
         packed = {
-            "data": columns.pack_graph(record, index, files),
-            "touches": findings.pack_touches(record, index),
-            "parity": findings.pack_parity(record, compared.get(index), index),
-            "divergence": pack_divergence(record, (divergences or {}).get(index), index),
-            "times": findings.pack_times(record, index),
+            "data": columns.pack_graph(record, results, index, files),
+            **pack_results(record, results, index),
             "code": columns.pack_code(record, index),
-            "aten": columns.pack_lowered(record, index),
+            "aten": columns.pack_lowered(record, results, index),
         }
         parts |= {f"cabw-{index}-{name}": part for name, part in packed.items()}
     return page(title, parts)
