@@ -246,7 +246,7 @@ def test_each_read_by_python_is_found_once(read):
 
 def test_with_nothing_watched_the_reads_are_gone(monkeypatch):
     """The tests above fail where the watching is switched off."""
-    monkeypatch.setattr("cabw_viz.replay.watched.Watch.note", lambda *_: None)
+    monkeypatch.setattr("cabw_viz.replay.watched.Watch.record", lambda *_: None)
     assert backward_of(leaf(4, 3)).audit().empty
 
 

@@ -234,7 +234,7 @@ def test_a_gradient_lost_on_stand_ins_is_no_lowered_graph(monkeypatch):
     a, b = torch.eye(5, requires_grad=True), torch.randn(5, 2, requires_grad=True)
     with cabw_viz.capture({"a": a, "b": b}) as session:
         torch.linalg.solve(a, b).sum().backward()
-    monkeypatch.setattr("cabw_viz.replay.lowering.trace._wanting", lambda _, stand_ins: stand_ins)
+    monkeypatch.setattr("cabw_viz.replay.lowering.trace._with_requires_grad", lambda _, stand_ins: stand_ins)
     with pytest.raises(CabwError, match=r"on stand-ins nothing flows to a\.") as error:
         session[0].lower()
     assert error.value.expected

@@ -57,8 +57,8 @@ def test_hooks_are_traced_through(name):
 
 REFUSED = {
     "numpy": (lambda g: torch.from_numpy(g.numpy() * 2), "leaves torch: RuntimeError: .numpy()"),
-    "tolist": (lambda g: torch.tensor(g.tolist()), "asks for a tensor's values"),
-    "control flow": (lambda g: g if g.sum() > 0 else -g, "asks for a tensor's values"),
+    "tolist": (lambda g: torch.tensor(g.tolist()), "reads a tensor's values"),
+    "control flow": (lambda g: g if g.sum() > 0 else -g, "reads a tensor's values"),
     "a side effect": (lambda g: KEPT.add_(g.detach() * 0), "writes to a tensor that is none of its inputs (aten.add_"),
     "a mistake": (lambda g: g @ g, "raised RuntimeError on stand-ins"),
 }

@@ -84,7 +84,7 @@ class Clock:
 def replayed(monkeypatch, stream, clock):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress, "time", clock)
-    monkeypatch.setattr(progress, "EVERY", 1)
+    monkeypatch.setattr(progress, "STEPS_PER_CHECK", 1)
     captured().replay()
     monkeypatch.undo()
     return stream.getvalue()

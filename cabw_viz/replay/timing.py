@@ -2,7 +2,7 @@
 
 That is not the engine's own time: the engine overlaps devices, accumulates into `.grad` and has no Python between
 nodes. It is the time of each node's call of the graph, from Python into its kernels and back, less what an empty call
-takes; picking results apart and unwrapping sizes does not count.
+takes; graph nodes that only pick results and unwrap sizes do not count.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.replay import Replay
 
 EMPTY_CALLS = 256
-"""How many empty calls are timed, of which the quickest counts."""
+"""How many empty calls are timed; the quickest counts."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """What timing a graph came to."""
+    """Seconds of a graph's run."""
 
     seconds: tuple[float | None, ...]
-    """By autograd node, as in the record; None for those of which the graph runs nothing, as it does not accumulate."""
+    """By autograd node, as in the record; None for nodes without a call in the graph, as accumulations are."""
     run: float
     """Seconds of the quickest whole run, the interpreter's own part included."""
 
@@ -51,22 +51,22 @@ class _Timing(GradientCollector):
 
     def run(self, *args: Any, **options: Any) -> Any:
         """Run the graph."""
-        self.wait = _waiting(args[0])
-        self.empty = min(self._timed(_nothing)[1] for _ in range(EMPTY_CALLS))
+        self.wait = _synchronizer(args[0])
+        self.empty = min(self._result_and_seconds(_nothing)[1] for _ in range(EMPTY_CALLS))
         return super().run(*args, **options)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one call and note how long it took."""
+        """Run one call and time it."""
         assert self.current is not None  # set by run_node
         row = self.rows[self.current.name]
         if row.autograd_node is None or row.kind in PLUMBING or row.kind == "accumulate_grad":
             return super().call_function(target, args, kwargs)
-        run_it = super().call_function
-        result, seconds = self._timed(lambda: run_it(target, args, kwargs))
+        call = super().call_function
+        result, seconds = self._result_and_seconds(lambda: call(target, args, kwargs))
         self.seconds[row.autograd_node] = self.seconds.get(row.autograd_node, 0.0) + max(0.0, seconds - self.empty)
         return result
 
-    def _timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
+    def _result_and_seconds(self, call: Callable[[], Any]) -> tuple[Any, float]:
         self.wait()
         start = time.perf_counter()
         result = call()
@@ -95,7 +95,7 @@ def time_nodes(replay: Replay, *, repeats: int = 3) -> Times:
 
 
 def check_repeats(repeats: Any) -> None:
-    """Raise a CabwError for what is no number of runs."""
+    """Raise a CabwError for a value that is no number of runs."""
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise CabwError(f"repeats={repeats!r}", expected="a whole number from 1", try_="cap.times(repeats=3)")
 
@@ -112,8 +112,8 @@ def _nothing() -> None:
     """An empty call."""
 
 
-def _waiting(inputs: Iterable[Any]) -> Callable[[], None]:
-    """What waits until the accelerators that tensors are on have done all that they were told."""
+def _synchronizer(inputs: Iterable[Any]) -> Callable[[], None]:
+    """A function that waits for the accelerators of some tensors to finish their queued work."""
     accelerator = torch.accelerator.current_accelerator()
     kind = None if accelerator is None else accelerator.type
     tensors = (each for each in inputs if isinstance(each, torch.Tensor))

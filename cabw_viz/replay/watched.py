@@ -1,17 +1,17 @@
-"""Tensors that tell who reads their metadata.
+"""Tensors that report the code that reads their metadata.
 
 A `WatchedTensor` holds a real tensor and looks like it. Every query of size, stride, storage offset, numel, dim,
 device, layout or contiguity goes to Python, from C++ callers too, and so does every op; Python's own reads of dtype
 are seen as well. Ops run on the real tensors, so values, views and in-place writes are what they always are.
 
-What this cannot see: dtype, is_sparse and element size read by C++, which asks nobody; tensors that never came
-through the graph (kept in a closure or on a ctx, packed by the user's hooks, made by a factory function).
+What this cannot see: dtype, is_sparse and element size read by C++, which calls no Python for them; tensors that never
+came through the graph (kept in a closure or on a ctx, packed by the user's hooks, made by a factory function).
 
-What it changes: `type(x)` is another, and some formulas of PyTorch's take a way of their own for subclasses
+What it changes: `type(x)` is another, and some formulas of PyTorch's compute differently for subclasses
 (`isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h; so do the engine's device check and `reshape`). Then the ops
-of that way are noted: those of `masked_fill` and `prod` read no data there, unlike the plain ones. Of all of PyTorch's
-OpInfos, in float64, bfloat16 and complex64, the gradients of these two alone differ from a replay's, in the last bits;
-those of `ormqr` in their strides.
+of that computation are recorded: those of `masked_fill` and `prod` read no data there, unlike the plain ones. Of all of
+PyTorch's OpInfos, in float64, bfloat16 and complex64, the gradients of these two alone differ from a replay's, in the
+last bits; those of `ormqr` in their strides.
 """
 
 from __future__ import annotations
@@ -38,40 +38,40 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Watch:
-    """Takes down what is read during one run, and of which graph node's call."""
+    """Records the reads of one run, each with the graph node in whose call it happens."""
 
     def __init__(self) -> None:
         self.active = False
-        """Only what happens inside of a graph node's call counts."""
+        """Whether a graph node's call runs: reads between calls do not count."""
         self.over = False
         """Watched tensors that outlive the run act as the real ones."""
         self._node: tuple[int | None, int] = (None, 0)
         self._stop: CodeType | None = None
-        self._seen: Counter[tuple[int | None, int, str, Toucher, str]] = Counter()
+        self._reads: Counter[tuple[int | None, int, str, Toucher, str]] = Counter()
 
     @contextmanager
     def reading(self, node: int, autograd_node: int | None, stop: CodeType) -> Iterator[None]:
-        """A graph node's call; frames outside of `stop` do not count as those of whoever reads."""
+        """A graph node's call; frames outside of `stop` are not searched for the code that reads."""
         self._node, self._stop, self.active = (autograd_node, node), stop, True
         try:
             yield
         finally:
             self.active = False
 
-    def note(self, *attributes: str) -> None:
-        """Something was read now."""
+    def record(self, *attributes: str) -> None:
+        """Record a read that happens now."""
         if not self.active or self._stop is None:
             return
-        whose, where = responsible_frame(sys._getframe(1), self._stop, torch_adapter.is_call_wrapper)  # noqa: SLF001  # documented
-        by: Toucher = "user" if whose == "user" else "kernel"
+        owner, location = responsible_frame(sys._getframe(1), self._stop, torch_adapter.is_call_wrapper)  # noqa: SLF001  # documented
+        by: Toucher = "user" if owner == "user" else "kernel"
         for attribute in attributes:
-            self._seen[(*self._node, attribute, by, where)] += 1
+            self._reads[(*self._node, attribute, by, location)] += 1
 
     def touches(self) -> tuple[Touch, ...]:
-        """All that was read, in order of first reading."""
+        """All reads, in order of first reading."""
         return tuple(
             Touch("execution", attribute, autograd_node, node, by, where, count)
-            for (autograd_node, node, attribute, by, where), count in self._seen.items()
+            for (autograd_node, node, attribute, by, where), count in self._reads.items()
         )
 
     def watched(self, value: Any) -> Any:
@@ -93,7 +93,7 @@ class Watch:
         return wrap
 
     def run(self, operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Run an op on the real tensors; what it returns is watched, and its arguments stay who they are."""
+        """Run an op on the real tensors; its results are watched, and its arguments keep their identity."""
         known: dict[int, WatchedTensor] = {}
 
         def unwrap(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,27 +123,27 @@ class WatchedTensor(torch.Tensor):
                 expected="plain tensors: a subclass has a behaviour of its own, which watching would replace",
                 try_="cap.replay() and cap.parity(), which run on the tensors as they are",
             )
-        made: Self = torch_adapter.wrapper_tensor(cls, real)
-        made.real_tensor, made.reports_to = real, watch
-        return made
+        wrapper: Self = torch_adapter.wrapper_tensor(cls, real)
+        wrapper.real_tensor, wrapper.reports_to = real, watch
+        return wrapper
 
     def __getattr__(self, name: str) -> Any:
-        """What the user hung on the real tensor."""
+        """Attributes that the user has set on the real tensor."""
         return getattr(object.__getattribute__(self, "real_tensor"), name)
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Python's reads that ask no dispatcher, and what needs the real tensor's memory."""
+        """Python's reads that do not reach the dispatcher, and functions that need the real tensor's memory."""
         del types
         watch = _watch_of(args, kwargs)
         with torch_adapter.without_torch_function():
             if watch is not None and (func in TAKES_MEMORY or watch.over):
-                watch.note("data")
+                watch.record("data")
                 return func(*_mapped(args, real), **_mapped(kwargs or {}, real))
             if watch is not None and func in UNDISPATCHED:
-                watch.note(UNDISPATCHED[func])
+                watch.record(UNDISPATCHED[func])
             return func(*args, **(kwargs or {}))
 
     @classmethod
@@ -155,12 +155,12 @@ class WatchedTensor(torch.Tensor):
         query = torch_adapter.QUERIES.get(func)
         if query is not None:
             attribute, answer = query
-            args[0].reports_to.note(attribute)
+            args[0].reports_to.record(attribute)
             return answer(args[0].real_tensor, *args[1:])
         watch = _watch_of(args, kwargs)
         assert watch is not None  # or the dispatcher would not have come here
         reads = ("data",) if torch_adapter.reads_data(func, args) else ()
-        watch.note(str(func), *reads)
+        watch.record(str(func), *reads)
         return watch.run(func, args, kwargs or {})
 
 
@@ -200,9 +200,9 @@ def _watch_of(*values: Any) -> Watch | None:
         if isinstance(value, WatchedTensor):
             return value.reports_to
         inner = value.values() if isinstance(value, dict) else value
-        found = _watch_of(*inner) if isinstance(value, list | tuple | dict) else None
-        if found is not None:
-            return found
+        watch = _watch_of(*inner) if isinstance(value, list | tuple | dict) else None
+        if watch is not None:
+            return watch
     return None
 
 
@@ -242,4 +242,4 @@ TAKES_MEMORY = frozenset(
         _T.data.__set__,  # type: ignore[attr-defined]  # as above
     }
 )
-"""What reads a tensor's memory past the dispatcher, or turns it into something else."""
+"""Functions that read a tensor's memory past the dispatcher, or turn it into something else."""

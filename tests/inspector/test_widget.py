@@ -231,8 +231,8 @@ def test_parity_runs_in_another_dtype_with_another_backend(session):
 def test_progress_is_told_to_the_panel(session, monkeypatch):
     from cabw_viz.replay import progress
 
-    monkeypatch.setattr(progress, "OFTEN", -1.0)
-    monkeypatch.setattr(progress, "EVERY", 1)
+    monkeypatch.setattr(progress, "REPORT_INTERVAL", -1.0)
+    monkeypatch.setattr(progress, "STEPS_PER_CHECK", 1)
     inspector, shares = session.inspect(), []
     inspector.observe(lambda change: shares.append(change["new"].get("share")), "task")
     ask(inspector, type="run", what="parity")

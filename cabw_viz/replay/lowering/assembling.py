@@ -1,4 +1,4 @@
-"""The graph of a lowered backward, made of the one that was traced."""
+"""Assembles the graph of a lowered backward from the traced one."""
 
 from __future__ import annotations
 
@@ -15,35 +15,34 @@ from cabw_viz.replay.lowering.lowered import META, Constant
 from cabw_viz.replay.lowering.signature import Slot
 
 
-class Assembling:
-    """The lowered graph, made of the traced one: plain names, no dead ops, copies of inputs that are written to.
+class GraphAssembler:
+    """Copies a traced graph: plain names, no dead ops, copies of inputs that are written to.
 
     Args:
-        traced: what PyTorch's tracer made; each op's `meta` says whose it is.
-        names: of its placeholders.
-        given: all inputs, those too that are numbers in the trace.
+        traced: the graph of PyTorch's tracer; each op's `meta` names its autograd node.
+        names: the names of its placeholders.
+        inputs: all inputs, also those that are numbers in the trace.
 
     Raises:
-        CabwError: it calls what is no op of the dispatcher, or writes to what it did not make.
+        CabwError: it calls a function that is no op of the dispatcher, or writes to a tensor that is none of its own.
     """
 
-    def __init__(self, traced: torch.fx.GraphModule, names: Sequence[str], given: Sequence[Slot]) -> None:
+    def __init__(self, traced: torch.fx.GraphModule, names: Sequence[str], inputs: Sequence[Slot]) -> None:
         self._traced = traced
         self.graph = torch.fx.Graph()
-        self._made: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
         self._check_ops()
-        inputs = dict(zip(names, traced.graph.find_nodes(op="placeholder"), strict=True))
-        self._inputs(inputs, given)
-        self._body()
+        self._add_inputs(inputs, dict(zip(names, traced.graph.find_nodes(op="placeholder"), strict=True)))
+        self._add_body()
         self.graph.eliminate_dead_code()
 
     def constants(self) -> tuple[Constant, ...]:
         """The tensors that the graph holds."""
-        found: dict[str, Constant] = {}
+        constants: dict[str, Constant] = {}
         for node in self.graph.find_nodes(op="get_attr"):
             value = getattr(self._traced, str(node.target))
             user = next(iter(node.users), node)
-            found.setdefault(
+            constants.setdefault(
                 str(node.target),
                 Constant(
                     str(node.target),
@@ -54,14 +53,14 @@ class Assembling:
                     torch_adapter.is_literal(node),
                 ),
             )
-        return tuple(found.values())
+        return tuple(constants.values())
 
     def _label(self, node: torch.fx.Node) -> str:
         meta = node.meta.get(META)
         return "the graph" if meta is None else f"{meta['name']} (#{meta['autograd_node']})"
 
     def _check_ops(self) -> None:
-        """Refuse what is no op of the dispatcher."""
+        """Refuse functions that are no ops of the dispatcher."""
         for node in self._traced.graph.nodes:
             if node.op in ("placeholder", "output", "get_attr") or node.target is operator.getitem:
                 continue
@@ -73,36 +72,36 @@ class Assembling:
                 try_="cap.replay(), which runs it as it is",
             )
 
-    def _inputs(self, inputs: dict[str, torch.fx.Node], given: Sequence[Slot]) -> None:
-        written = self._written()
-        for slot in given:
+    def _add_inputs(self, inputs: Sequence[Slot], placeholders: dict[str, torch.fx.Node]) -> None:
+        written = self._written_inputs()
+        for slot in inputs:
             node = self.graph.placeholder(slot.name)
-            old = inputs.get(slot.name)
+            old = placeholders.get(slot.name)
             if old is None:
                 node.meta["val"] = slot.value
                 continue
             node.meta.update({key: value for key, value in old.meta.items() if key in ("val", "tensor_meta")})
-            self._made[old] = node
-        for old, by in written.items():
-            copy = self.graph.call_function(torch.ops.aten.clone.default, (self._made[old],))
-            copy.meta.update({key: value for key, value in by.meta.items() if key != "tensor_meta"})
+            self._copies[old] = node
+        for old, writer in written.items():
+            copy = self.graph.call_function(torch.ops.aten.clone.default, (self._copies[old],))
+            copy.meta.update({key: value for key, value in writer.meta.items() if key != "tensor_meta"})
             copy.meta["val"] = old.meta.get("val")
-            self._made[old] = copy
+            self._copies[old] = copy
 
-    def _written(self) -> dict[torch.fx.Node, torch.fx.Node]:
+    def _written_inputs(self) -> dict[torch.fx.Node, torch.fx.Node]:
         """Inputs that the backward writes to, and the first node that does.
 
         Raises:
-            CabwError: it writes to what is no input and was not made here.
+            CabwError: it writes to a tensor that is no input and no result of its own.
         """
-        found: dict[torch.fx.Node, torch.fx.Node] = {}
+        writers: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in self._traced.graph.nodes:
             for place, name in torch_adapter.written_arguments(node.target):
                 target = node.args[place] if place < len(node.args) else node.kwargs.get(name)
                 for each in target if isinstance(target, list | tuple) else (target,):
                     root = _root(each)
                     if root is not None and root.op == "placeholder":
-                        found.setdefault(root, node)
+                        writers.setdefault(root, node)
                     elif root is not None and root.op == "get_attr" and not torch_adapter.is_literal(root):
                         raise CabwError(
                             f"this backward cannot be lowered: {self._label(node)} writes to a tensor that is none of "
@@ -110,17 +109,17 @@ class Assembling:
                             expected="hooks and Functions that return what they compute",
                             try_='hooks="drop" where it is a hook',
                         )
-        return found
+        return writers
 
-    def _body(self) -> None:
+    def _add_body(self) -> None:
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
                 continue
             if node.op == "output":
-                results = [self._made[each] for each in node.args[0]]
+                results = [self._copies[each] for each in node.args[0]]
                 self.graph.output(results)
                 continue
-            self._made[node] = self.graph.node_copy(node, self._made.__getitem__)
+            self._copies[node] = self.graph.node_copy(node, self._copies.__getitem__)
 
 
 def _root(value: Any) -> torch.fx.Node | None:

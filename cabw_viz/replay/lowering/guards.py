@@ -1,7 +1,7 @@
-"""What a lowered graph takes for granted of its inputs, and the error where it does not hold.
+"""Guards: what a lowered graph assumes of its inputs, and the errors for inputs that violate it.
 
 Tracing with symbolic sizes answers some questions by the captured values (is this dimension 1? are these two equal?).
-Each answer is a guard: where another input would have given another answer, the graph is not that input's.
+Each answer is a guard: the graph is wrong for an input that would have given another answer.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ class Expected:
         """The name of one of its numbers: `inputs_3.shape[0]`."""
         return self.name if dimension is None else f"{self.name}.shape[{dimension}]"
 
-    def told(self, what: str) -> str:
-        """A sentence about it, with more about it."""
-        return f"{what} ({self.label})" if self.label else what
+    def with_label(self, statement: str) -> str:
+        """A statement about it, with its label."""
+        return f"{statement} ({self.label})" if self.label else statement
 
 
 @dataclass(frozen=True)
 class Guards:
-    """All that a lowered graph takes for granted."""
+    """Everything that a lowered graph assumes of its inputs."""
 
     inputs: tuple[Expected, ...]
     conditions: tuple[str, ...] = ()
     """Python expressions of the symbols."""
     tied: bool = False
-    """Whether what had one shape when captured is taken to have one shape."""
+    """Whether shapes that were equal when captured are assumed to be equal."""
 
     @property
-    def another(self) -> str:
-        """What to try where sizes do not fit."""
+    def try_(self) -> str:
+        """What to try for sizes that do not fit."""
         return f"cap.lower(tied=False), which takes fewer sizes for equal, or {ANOTHER}" if self.tied else ANOTHER
 
     @property
@@ -71,19 +71,19 @@ class Guards:
         """The conditions, with the dimensions by name: `inputs_1.shape[0] == inputs_6.shape[0]`."""
         return tuple(dict.fromkeys(self._named(condition) for condition in self.conditions))
 
-    def check(self, given: Sequence[Any]) -> None:
+    def check(self, inputs: Sequence[Any]) -> None:
         """Raise a CabwError for the first input that is not as expected, and for the first guard that is violated."""
-        if len(given) != len(self.inputs):
+        if len(inputs) != len(self.inputs):
             raise CabwError(
-                f"the lowered graph was called with {len(given)} inputs",
-                expected=f"{len(self.inputs)}: {_shortened([each.name for each in self.inputs])}",
+                f"the lowered graph was called with {len(inputs)} inputs",
+                expected=f"{len(self.inputs)}: {_abbreviation([each.name for each in self.inputs])}",
                 try_="lowered(*lowered.example_inputs()), or lowered.gradients(capture)",
             )
-        for expected, value in zip(self.inputs, given, strict=True):
+        for expected, value in zip(self.inputs, inputs, strict=True):
             _check_kind(expected, value)
-        known = self._read(given)
+        known = self._symbols(inputs)
         for index, dimension, stride in self._strides:
-            _check_stride(self.inputs[index], given[index], dimension, _value(stride, known))
+            _check_stride(self.inputs[index], inputs[index], dimension, _value(stride, known))
         for condition in self.conditions:
             if _value(condition, known) in (True, None):
                 continue
@@ -116,44 +116,44 @@ class Guards:
 
     @functools.cached_property
     def _first(self) -> dict[str, tuple[Expected, int | None]]:
-        """Where each symbol stands first."""
+        """The first occurrence of each symbol: (input, dimension or None)."""
         places: dict[str, tuple[Expected, int | None]] = {}
         for expression, index, dimension in self._numbers():
             places.setdefault(expression, (self.inputs[index], dimension))
         return places
 
-    def _read(self, given: Sequence[Any]) -> dict[str, int]:
-        """Read the symbols off the inputs, and compare what is no symbol, or was read before."""
+    def _symbols(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """The values of the symbols, read from the inputs; numbers, and repeated symbols, are compared."""
         known: dict[str, int] = {}
         for index, dimension, symbol, number in self._plan:
-            value = given[index] if dimension is None else given[index].shape[dimension]
+            value = inputs[index] if dimension is None else inputs[index].shape[dimension]
             if number is not None:
                 if value != number:
-                    seen = _number_told(self.inputs[index], dimension, value)
-                    raise CabwError(seen, expected=f"{number}, as when captured", try_=self.another)
+                    seen = _number_text(self.inputs[index], dimension, value)
+                    raise CabwError(seen, expected=f"{number}, as when captured", try_=self.try_)
             elif value < 1:
-                seen = _number_told(self.inputs[index], dimension, value)
+                seen = _number_text(self.inputs[index], dimension, value)
                 raise CabwError(seen, expected="at least 1: ops go other ways where there is nothing", try_=ANOTHER)
             elif known.setdefault(symbol, value) != value:
-                seen = _number_told(self.inputs[index], dimension, value)
+                seen = _number_text(self.inputs[index], dimension, value)
                 raise CabwError(
-                    f"{seen}, but {_number_told(*self._first[symbol], known[symbol])}",
-                    expected="equal sizes: what had one shape when captured is taken to have one shape",
-                    try_=self.another,
+                    f"{seen}, but {_number_text(*self._first[symbol], known[symbol])}",
+                    expected="equal sizes: shapes that were equal when captured are assumed to be equal",
+                    try_=self.try_,
                 )
         return known
 
     def _violated(self, condition: str, known: Mapping[str, int]) -> CabwError:
         equals = _EQUALS.fullmatch(condition)
         if equals and equals[1] in self._first:
-            seen = _number_told(*self._first[equals[1]], known[equals[1]])
-            return CabwError(seen, expected=f"{equals[2]}, as when captured", try_=self.another)
+            seen = _number_text(*self._first[equals[1]], known[equals[1]])
+            return CabwError(seen, expected=f"{equals[2]}, as when captured", try_=self.try_)
         symbols = [symbol for symbol in dict.fromkeys(_SYMBOL.findall(condition)) if symbol in self._first]
-        seen = ", ".join(_number_told(*self._first[symbol], known[symbol]) for symbol in symbols)
+        seen = ", ".join(_number_text(*self._first[symbol], known[symbol]) for symbol in symbols)
         return CabwError(
             f"a guard is violated, {self._named(condition)}: {seen}",
-            expected="sizes for which all holds that the trace took for granted; lowered.guards lists it",
-            try_=self.another,
+            expected="sizes that satisfy every condition that the trace assumed; lowered.guards lists them",
+            try_=self.try_,
         )
 
     def _named(self, condition: str) -> str:
@@ -164,39 +164,39 @@ class Guards:
         return _SYMBOL.sub(name, condition)
 
 
-def _number_told(expected: Expected, dimension: int | None, value: int) -> str:
-    return expected.told(f"{expected.at(dimension)} is {value}")
+def _number_text(expected: Expected, dimension: int | None, value: int) -> str:
+    return expected.with_label(f"{expected.at(dimension)} is {value}")
 
 
 def _check_kind(expected: Expected, value: Any) -> None:
     if expected.shape is None:
         if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
             return
-        raise CabwError(expected.told(f"{expected.name} is of type {type(value).__name__}"), expected="an int")
+        raise CabwError(expected.with_label(f"{expected.name} is of type {type(value).__name__}"), expected="an int")
     if not isinstance(value, torch.Tensor):
-        raise CabwError(expected.told(f"{expected.name} is of type {type(value).__name__}"), expected="a tensor")
+        raise CabwError(expected.with_label(f"{expected.name} is of type {type(value).__name__}"), expected="a tensor")
     if value.dim() != len(expected.shape):
-        seen = expected.told(f"{expected.name} has shape {tuple(value.shape)}")
+        seen = expected.with_label(f"{expected.name} has shape {tuple(value.shape)}")
         raise CabwError(seen, expected=f"{len(expected.shape)} dimensions", try_=ANOTHER)
     for attribute in ("dtype", "device"):
         if getattr(value, attribute) != getattr(expected, attribute):
-            seen = expected.told(f"{expected.name}.{attribute} is {getattr(value, attribute)}")
+            seen = expected.with_label(f"{expected.name}.{attribute} is {getattr(value, attribute)}")
             raise CabwError(seen, expected=str(getattr(expected, attribute)), try_=ANOTHER)
 
 
-def _check_stride(expected: Expected, value: Any, dimension: int, wanted: int | None) -> None:
-    """One stride, if it is along more than one element; others mean nothing."""
-    if wanted is None or value.stride(dimension) == wanted or value.shape[dimension] <= 1:
+def _check_stride(expected: Expected, value: Any, dimension: int, expected_stride: int | None) -> None:
+    """Compare one stride, if it is along more than one element; others mean nothing."""
+    if expected_stride is None or value.stride(dimension) == expected_stride or value.shape[dimension] <= 1:
         return
     raise CabwError(
-        expected.told(f"{expected.name}.stride({dimension}) is {value.stride(dimension)}"),
-        expected=f"{wanted}, as when captured",
+        expected.with_label(f"{expected.name}.stride({dimension}) is {value.stride(dimension)}"),
+        expected=f"{expected_stride}, as when captured",
         try_="inputs with the same memory format and views, or " + ANOTHER,
     )
 
 
 def _value(expression: str, known: Mapping[str, int]) -> Any:
-    """None where it hangs on something that no input tells."""
+    """The value of an expression; None for one with a symbol that no input has."""
     if expression.isdigit():
         return int(expression)
     if expression in known:
@@ -204,7 +204,7 @@ def _value(expression: str, known: Mapping[str, int]) -> Any:
     code, symbols = _compiled(expression)
     if any(symbol not in known for symbol in symbols):
         return None
-    return eval(code, _FUNCTIONS, known)  # noqa: S307  # written by sympy's printer, not by anybody
+    return eval(code, _FUNCTIONS, known)  # noqa: S307  # written by sympy's printer alone
 
 
 @functools.lru_cache(maxsize=65536)
@@ -214,7 +214,7 @@ def _compiled(expression: str) -> tuple[CodeType, tuple[str, ...]]:
     return code, tuple(name for name in code.co_names if _NUMBERED.fullmatch(name))
 
 
-def _shortened(names: Sequence[str]) -> str:
+def _abbreviation(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, … {names[-1]}"
 
 

@@ -28,7 +28,7 @@ META = "cabw"
 
 
 class CaptureLike(Protocol):
-    """A capture, as the package shows it."""
+    """A capture, as `session[0]` is one."""
 
     @property
     def _captured(self) -> Captured:
@@ -44,16 +44,16 @@ class Constant:
     shape: tuple[int, ...]
     dtype: str
     label: str
-    """The autograd node that brought it: `ScaleBackward (#4)`."""
+    """The autograd node whose code reaches it: `ScaleBackward (#4)`."""
     parameter: bool = False
     """Whether it is an nn.Parameter; then it is that very one."""
     literal: bool = False
-    """Whether the program wrote it down (`torch.tensor([1.0])`), to be copied whenever it runs."""
+    """Whether it is a literal of the program (`torch.tensor([1.0])`), copied whenever the graph runs."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """All that a lowered graph carries beside its nodes."""
+    """Everything of a lowered graph beside its nodes."""
 
     leaves: tuple[str, ...]
     indices: tuple[int, ...]
@@ -104,8 +104,8 @@ class Lowered(torch.fx.GraphModule):
     tensors that saved-tensor hooks packed) and returns a list of gradients, one for each of `leaves`. Guards are
     checked first. It draws random numbers from the generators as they are, and runs without autograd and autocast.
 
-    Sizes are symbolic: inputs of another batch size give the gradients at that size. What Python decides by itself
-    (in a hook, in a custom Function's backward) was decided once, when the graph was made.
+    Sizes are symbolic: inputs of another batch size give the gradients at that size. Decisions of Python code
+    (in a hook, in a custom Function's backward) were made once, when the graph was made.
 
     In each node's `meta`: `cabw` (see `META`), `stack_trace` and `nn_module_stack` as PyTorch's own tracers leave
     them, `val`. Unpickled, it is a plain `fx.GraphModule`, without the checks.
@@ -113,27 +113,27 @@ class Lowered(torch.fx.GraphModule):
 
     def __init__(self, root: torch.nn.Module, graph: torch.fx.Graph, parts: Parts) -> None:
         super().__init__(root, graph, class_name="Lowered")
-        self._carry(parts)
+        self._set_parts(parts)
 
-    def _carry(self, parts: Parts) -> None:
+    def _set_parts(self, parts: Parts) -> None:
         self.leaves = parts.leaves
         """Names of the gradients; a tied parameter's all in one: `wte.weight = lm_head.weight`."""
         self.guards = parts.guards.texts
-        """What was taken for granted of the sizes, in words."""
+        """Conditions on the sizes that the trace assumed: `inputs_1.shape[0] == inputs_6.shape[0]`."""
         self.constants = parts.constants
         """Tensors that the graph holds as attributes."""
         self._parts = parts
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lowered:
         copied: Any = super().__deepcopy__(memo)  # of this class, though the stub names its base
-        copied._carry(self._parts)  # noqa: SLF001  # its own class
+        copied._set_parts(self._parts)  # noqa: SLF001  # its own class
         return copied  # type: ignore[no-any-return]  # as above
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
         """Check the guards, then run.
 
         Raises:
-            CabwError: an input is not what the graph was made for; names it, with what was seen and expected.
+            CabwError: the graph was not made for an input; names it, with what was seen and expected.
         """
         if not torch.compiler.is_compiling():
             self.check(*inputs)
@@ -142,15 +142,15 @@ class Lowered(torch.fx.GraphModule):
             for device in AUTOCAST_DEVICES:
                 if torch.amp.autocast_mode.is_autocast_available(device) and torch.is_autocast_enabled(device):
                     stack.enter_context(torch.autocast(device, enabled=False))
-            found: list[torch.Tensor] = super().__call__(*inputs)
-        return found
+            gradients: list[torch.Tensor] = super().__call__(*inputs)
+        return gradients
 
     def __repr__(self) -> str:
         calls = sum(node.op == "call_function" for node in self.graph.nodes)
         return f"Lowered({calls} calls, {len(self.leaves)} gradients, {len(self.guards)} guards)"
 
     def check(self, *inputs: Any) -> None:
-        """Raise a CabwError where the inputs are not such as the graph was made for."""
+        """Raise a CabwError for inputs that the graph was not made for."""
         self._parts.guards.check(inputs)
 
     def example_inputs(self) -> tuple[Any, ...]:

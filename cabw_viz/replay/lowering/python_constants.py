@@ -48,17 +48,17 @@ def python_constants(captured: Captured) -> tuple[PythonConstant, ...]:
     return tuple(constants)
 
 
-def _state(brings: Any) -> Iterator[tuple[str, Any]]:
-    """(name, value) of what an object or a function carries."""
-    if isinstance(brings, functools.partial):
-        yield from ((f"argument {place}", value) for place, value in enumerate(brings.args))
-        yield from brings.keywords.items()
-        brings = brings.func
-    brings = getattr(brings, "__func__", brings)
-    closure, code = getattr(brings, "__closure__", None), getattr(brings, "__code__", None)
+def _state(owner: Any) -> Iterator[tuple[str, Any]]:
+    """(name, value) of the arguments, closure and attributes of an object or a function."""
+    if isinstance(owner, functools.partial):
+        yield from ((f"argument {place}", value) for place, value in enumerate(owner.args))
+        yield from owner.keywords.items()
+        owner = owner.func
+    owner = getattr(owner, "__func__", owner)
+    closure, code = getattr(owner, "__closure__", None), getattr(owner, "__code__", None)
     if closure is not None and code is not None:
         yield from ((name, _content(cell)) for name, cell in zip(code.co_freevars, closure, strict=True))
-    yield from getattr(brings, "__dict__", {}).items()
+    yield from getattr(owner, "__dict__", {}).items()
 
 
 def _content(cell: Any) -> Any:
@@ -73,13 +73,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def differing_structure(one: CaptureRecord, other: CaptureRecord) -> str | None:
-    """The first difference between two graphs that is not a size, in words; None where there is none.
+    """The first difference between two graphs that is not a size, as text; None where there is none.
 
     Numbers in the names of graph nodes do not count: an old gradient more shifts them.
     """
     for mine, theirs in itertools.zip_longest(_calls(one), _calls(other)):
         if mine != theirs:
-            return f"{_told(theirs)} in place of {_told(mine)}"
+            return f"{_call_text(theirs)} in place of {_call_text(mine)}"
     return None
 
 
@@ -89,7 +89,7 @@ def _calls(record: CaptureRecord) -> Iterator[tuple[int | None, str, str]]:
             yield row.autograd_node, row.target, _NUMBERED.sub(r"\1", row.arguments)
 
 
-def _told(call: tuple[int | None, str, str] | None) -> str:
+def _call_text(call: tuple[int | None, str, str] | None) -> str:
     if call is None:
         return "nothing"
     number, target, arguments = call

@@ -1,4 +1,4 @@
-"""What a lowered graph takes: the lifted tensors and sizes of a capture, flat."""
+"""The inputs of a lowered graph: the lifted tensors and sizes of a capture, in one flat list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cabw_viz.record.model import AutogradNode, CaptureRecord, LiftedInput, Lift
 from cabw_viz.runtime.capture_state import Arguments
 
 _DIMENSION = re.compile(r"\[\d+\]$|, dimension \d+$")
-"""What tells the dimension in a size's meaning: `self_sym_sizes[0]`, `gradient 1, dimension 0`."""
+"""The dimension at the end of a size's meaning: `self_sym_sizes[0]`, `gradient 1, dimension 0`."""
 
 
 @dataclass(frozen=True)
@@ -25,39 +25,39 @@ class Slot:
     name: str
     """`inputs_3`, `sizes_0`, `packed_1`."""
     label: str
-    """More about it: `(7, 8), saved by AddmmBackward0 (#4)`; empty where there is nothing to say."""
+    """Its shape and origin: `(7, 8), saved by AddmmBackward0 (#4)`; empty where neither is known."""
     value: Any
     """In the captured call: a tensor without history, or an int."""
     fixed: bool = False
     """Whether its sizes are the model's own: a parameter or a view of one; a size of a parameter's gradient."""
     place: tuple[Any, ...] = ()
-    """For a size: its dimension and the shape that it belongs to, or what else it is."""
+    """For a size: its dimension and the shape that it belongs to, or the field of the node that it is."""
 
 
 def flat_values(record: CaptureRecord, arguments: Arguments) -> list[Any]:
-    """What a lowered graph takes: tensors, sizes, then tensors among what saved-tensor hooks packed."""
+    """The values of the inputs: tensors, sizes, then tensors in the results of saved-tensor hooks that packed."""
     tensors = [_detached(record, row, arguments.inputs[row.index]) for row in _tensors(record, arguments)]
     return tensors + list(arguments.size_values) + [each.detach() for each in packed_tensors(arguments)]
 
 
 def slots(record: CaptureRecord, arguments: Arguments) -> list[Slot]:
-    """The same, with names and what is known of each."""
+    """The inputs with their names, labels and values."""
     values = flat_values(record, arguments)
     rows, sizes = _tensors(record, arguments), _sizes(record, arguments)
-    found = []
+    inputs = []
     for row, value in zip(rows, values, strict=False):
         fixed = _is_parameter(arguments.inputs[row.index])
-        found.append(Slot(f"inputs_{row.index}", _label(record, row), value, fixed))
+        inputs.append(Slot(f"inputs_{row.index}", _label(record, row), value, fixed))
     for index, value in enumerate(values[len(rows) : len(rows) + len(arguments.sizes)]):
         label, fixed, place = sizes.get(index, ("", False, ("size", index)))
-        found.append(Slot(f"sizes_{index}", label, value, fixed, place))
-    for index, value in enumerate(values[len(found) :]):
-        found.append(Slot(f"packed_{index}", f"{tuple(value.shape)}, packed by a hook", value))
-    return found
+        inputs.append(Slot(f"sizes_{index}", label, value, fixed, place))
+    for index, value in enumerate(values[len(inputs) :]):
+        inputs.append(Slot(f"packed_{index}", f"{tuple(value.shape)}, packed by a hook", value))
+    return inputs
 
 
 def _tensors(record: CaptureRecord, arguments: Arguments) -> list[LiftedInput]:
-    """The lifted inputs that a graph computes with: not leaves and old gradients that are only accumulated into."""
+    """The lifted inputs that a graph computes with, without leaves and old gradients that are only accumulated."""
     return [
         row
         for row in record.inputs
@@ -70,7 +70,7 @@ def _label(record: CaptureRecord, row: LiftedInput) -> str:
 
 
 def _sizes(record: CaptureRecord, arguments: Arguments) -> dict[int, tuple[str, bool, tuple[Any, ...]]]:
-    """(label, fixed, place) of each lifted size. One that many nodes use is told, and placed, by the first."""
+    """(label, fixed, place) of each lifted size; of a size that several nodes use, by the first."""
     parameters = _accumulated_parameters(record, arguments)
     described: dict[int, tuple[str, bool, tuple[Any, ...]]] = {}
     for node in record.autograd_nodes:
@@ -100,7 +100,7 @@ def _accumulated_parameters(record: CaptureRecord, arguments: Arguments) -> set[
 
 
 def _goes_to(record: CaptureRecord, node: AutogradNode, field: str, shape: tuple[int, ...]) -> int | None:
-    """The accumulation that a gradient goes to, itself or with its dimensions in another order; None for others."""
+    """The accumulation that a gradient goes to, directly or with its dimensions in another order; None for others."""
     if not field.startswith("gradient "):
         return None
     output = int(field.removeprefix("gradient "))
@@ -120,9 +120,9 @@ REORDERING = ("TBackward", "TransposeBackward", "PermuteBackward")
 """Nodes whose forward op gives dimensions another order."""
 
 
-def put_back(arguments: Arguments, given: Sequence[Slot], values: Sequence[Any]) -> Arguments:
+def with_values(arguments: Arguments, inputs: Sequence[Slot], values: Sequence[Any]) -> Arguments:
     """The arguments of the captured graph, with other values in the slots."""
-    by_name = dict(zip((slot.name for slot in given), values, strict=True))
+    by_name = dict(zip((slot.name for slot in inputs), values, strict=True))
     packed = iter([by_name[f"packed_{index}"] for index in range(len(packed_tensors(arguments)))])
     return replace(
         arguments,
@@ -143,7 +143,7 @@ def _detached(record: CaptureRecord, row: LiftedInput, tensor: torch.Tensor) -> 
 
 
 def packed_tensors(arguments: Arguments) -> list[torch.Tensor]:
-    """The tensors in what saved-tensor hooks packed."""
+    """The tensors in the results of saved-tensor hooks that packed."""
     return [leaf for leaf in torch_adapter.tree_leaves(arguments.packed_data) if isinstance(leaf, torch.Tensor)]
 
 

@@ -1,8 +1,8 @@
-"""Making a graph of aten ops of a captured backward.
+"""Traces a captured backward down to a graph of aten ops.
 
-lower ── _Tracing: interprets the captured graph on stand-ins, while PyTorch's tracer notes each op
-  ├─ explain_lowering_error: why that did not work, in words
-  ├─ Assembling: a graph of its own with plain names; inputs that the backward writes to are copied first
+lower ── _Tracing: interprets the captured graph on stand-ins, while PyTorch's tracer records each op
+  ├─ explain_lowering_error: the error of a trace that failed, with the reason
+  ├─ GraphAssembler: a graph of its own with plain names; inputs that the backward writes to are copied first
   └─ Lowered
 """
 
@@ -20,11 +20,11 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.interpreter import GradientCollector, leaf_gradients
-from cabw_viz.replay.lowering.assembling import Assembling
+from cabw_viz.replay.lowering.assembling import GraphAssembler
 from cabw_viz.replay.lowering.guards import Expected, Guards
 from cabw_viz.replay.lowering.lowered import META, Lowered, Origin, Parts
 from cabw_viz.replay.lowering.python_constants import python_constants
-from cabw_viz.replay.lowering.signature import Slot, put_back, slots
+from cabw_viz.replay.lowering.signature import Slot, slots, with_values
 from cabw_viz.replay.lowering.symbolic_trace import StandIn, SymbolicTrace, no_nested_accumulation
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.progress import Progress
@@ -55,7 +55,9 @@ def lower(captured: Captured, *, hooks: HookPolicy = "run", symbolic: bool = Tru
     indices: list[int] = []
 
     def backward(*values: Any) -> list[Any]:
-        gradients = tracing.gradients(_wanting(arguments, put_back(arguments, inputs, _merged(stand_ins, values))))
+        gradients = tracing.gradients(
+            _with_requires_grad(arguments, with_values(arguments, inputs, _merged(stand_ins, values)))
+        )
         indices[:] = gradients
         return list(gradients.values())
 
@@ -72,18 +74,18 @@ def lower(captured: Captured, *, hooks: HookPolicy = "run", symbolic: bool = Tru
             raise explain_lowering_error(tracing.location(), error, symbolic=symbolic) from error
     _check_leaves(captured, indices)
     names = [slot.name for slot, each in zip(inputs, stand_ins, strict=True) if _is_traced(each.value)]
-    assembling = Assembling(traced, names, inputs)
+    assembler = GraphAssembler(traced, names, inputs)
     guards = Guards(tuple(map(_expected, inputs, stand_ins)), trace.guards, tied and symbolic)
     leaves = tuple(record.leaves[index].label for index in indices)
-    constants = assembling.constants()
+    constants = assembler.constants()
     parts = Parts(leaves, tuple(indices), guards, constants, python_constants(captured), Origin(captured))
-    return Lowered(traced, assembling.graph, parts)
+    return Lowered(traced, assembler.graph, parts)
 
 
-def _wanting(original: Arguments, stand_ins: Arguments) -> Arguments:
-    """The stand-ins, those of tensors that want a gradient wanting one too.
+def _with_requires_grad(original: Arguments, stand_ins: Arguments) -> Arguments:
+    """The stand-ins, with `requires_grad` as their tensors have it.
 
-    Some formulas ask a saved tensor whether it does, and leave out what is then not wanted (linalg_solve_backward,
+    Some formulas read it from a saved tensor, and leave out gradients that are then not needed (linalg_solve_backward,
     linalg_lstsq_backward in torch/csrc/autograd/FunctionsManual.cpp).
     """
     for tensor, stand_in in zip(original.inputs, stand_ins.inputs, strict=True):
@@ -93,7 +95,7 @@ def _wanting(original: Arguments, stand_ins: Arguments) -> Arguments:
 
 
 NUMBERS_ALONE = "isIntList()"
-"""What PyTorch says where C++ unpacks a node's arguments and takes no symbolic size (UpsampleBilinear2DBackward0)."""
+"""What PyTorch says where C++ unpacks a node's arguments and takes no symbolic sizes (UpsampleBilinear2DBackward0)."""
 
 
 def _is_traced(value: Any) -> bool:
@@ -101,7 +103,7 @@ def _is_traced(value: Any) -> bool:
 
 
 def _merged(stand_ins: Sequence[StandIn], values: Sequence[Any]) -> list[Any]:
-    """The traced values, and between them the numbers that are none."""
+    """The traced values, and between them the numbers that are not traced."""
     rest = iter(values)
     return [next(rest) if _is_traced(each.value) else each.value for each in stand_ins]
 
@@ -127,8 +129,8 @@ def _expected(slot: Slot, stand_in: StandIn) -> Expected:
     return Expected(slot.name, slot.label, stand_in.shape, stand_in.strides, tensor.dtype, tensor.device)
 
 
-def _check_inputs(given: Sequence[Slot]) -> None:
-    for slot in given:
+def _check_inputs(inputs: Sequence[Slot]) -> None:
+    for slot in inputs:
         if torch_adapter.is_wrapper_subclass(slot.value):
             raise CabwError(
                 f"this backward cannot be lowered: {slot.name} ({slot.label}) is a {type(slot.value).__name__}, whose "
@@ -156,7 +158,7 @@ def _check_leaves(captured: Captured, indices: Sequence[int]) -> None:
 class _Tracing(GradientCollector):
     """Interprets a captured graph on stand-ins.
 
-    run_node   the ops that were noted meanwhile get the autograd node, module and line in their `meta`
+    run_node   the ops that the tracer recorded meanwhile get the autograd node, module and line in their `meta`
     └─ GradientCollector   as in a replay
     """
 
@@ -171,11 +173,11 @@ class _Tracing(GradientCollector):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node of the captured graph."""
-        made = torch_adapter.active_fx_tracer().graph
-        last = next(iter(reversed(made.nodes)), None)
+        recorded = torch_adapter.active_fx_tracer().graph
+        last = next(iter(reversed(recorded.nodes)), None)
         result = super().run_node(n)
         row = self.rows[n.name]
-        for node in reversed(made.nodes):
+        for node in reversed(recorded.nodes):
             if node is last:
                 break
             if row.autograd_node is not None:
@@ -184,7 +186,7 @@ class _Tracing(GradientCollector):
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one call; where a node takes numbers alone for its sizes, they are that from here on, and guarded."""
+        """Run one call; sizes of a node that takes numbers alone are numbers from here on, with guards."""
         try:
             return super().call_function(target, args, kwargs)
         except RuntimeError as error:
@@ -199,7 +201,7 @@ class _Tracing(GradientCollector):
 
 
 def _meta(record: CaptureRecord, node: AutogradNode) -> dict[str, Any]:
-    """What the ops of an autograd node carry."""
+    """The `meta` of the ops of an autograd node."""
     call = f"{node.name} (NodeCall {node.number})"
     where = ""
     if node.line is not None:
@@ -224,7 +226,7 @@ def _meta(record: CaptureRecord, node: AutogradNode) -> dict[str, Any]:
 
 
 COMPILED = "symbolically trace a dynamo-optimized function"
-"""What Dynamo says where a compiled function is called in a trace."""
+"""In the message of Dynamo's error for a compiled function that is called in a trace."""
 
 LEAVES_TORCH = (
     "not supported for tensor subclasses",  # .numpy(), .tolist()
@@ -232,11 +234,11 @@ LEAVES_TORCH = (
     "does not have storage",
     "doesn't have storage",
 )
-"""What PyTorch says where a stand-in is asked for its memory."""
+"""In the messages of PyTorch's errors for reading the memory of a stand-in."""
 
 
 def nested_backward_error() -> CabwError:
-    """For a backward that runs another one, which accumulates."""
+    """The error for a backward that starts another one, which accumulates."""
     return CabwError(
         "a backward of its own accumulates into .grad (a reentrant checkpoint does)",
         expected="nothing but gradients that are returned",
@@ -245,15 +247,15 @@ def nested_backward_error() -> CabwError:
 
 
 def explain_lowering_error(place: str, error: Exception, *, symbolic: bool) -> CabwError:
-    """Why a trace failed, at which autograd node."""
+    """The error of a trace that failed: at which autograd node, and why."""
     head = f"this backward cannot be lowered: {place}"
     text = str(error)
     if isinstance(error, CabwError):
         return CabwError(f"{head}: {error.seen}", expected=error.expected, try_=error.try_)
     if isinstance(error, torch_adapter.UNTRACEABLE) or "data-dependent" in text:
         return CabwError(
-            f"{head} asks for a tensor's values, on which the graph would hang ({_first_line(error)})",
-            expected="ops whose shapes and Python code do not hang on values",
+            f"{head} reads a tensor's values, on which the graph would depend ({_first_line(error)})",
+            expected="ops whose shapes and Python code do not depend on values",
             try_='hooks="drop" where it is a hook; cap.replay(), which runs on real tensors',
         )
     if isinstance(error, torch_adapter.NO_FAKE_KERNEL):
@@ -276,7 +278,7 @@ def explain_lowering_error(place: str, error: Exception, *, symbolic: bool) -> C
         )
     if symbolic and "symbolic" in text:
         return CabwError(
-            f"{head} insists on sizes that are numbers: {type(error).__name__}: {_first_line(error)}",
+            f"{head} takes sizes only as numbers: {type(error).__name__}: {_first_line(error)}",
             expected="ops that take symbolic sizes",
             try_="cap.lower(symbolic=False), for the captured sizes alone",
         )
