@@ -42,8 +42,8 @@ def test_the_first_is_named_with_module_call_and_line():
     assert FAULT.first is FAULT.rows[3]
     assert not analysis.ok(FAULT)
     assert analysis.summary(FAULT) == (
-        "First divergence: #2 TanhBackward0 in layers.3 (call 2), model.py:12. Of gradients that agree it makes some "
-        "that are off by 0.001 of the largest element."
+        "First divergence: #2 TanhBackward0 in layers.3 (call 2), model.py:12. Its inputs match eager; its "
+        "output is off by 0.001 (relative to the largest element)."
     )
 
 
@@ -65,16 +65,16 @@ def test_sums_and_hooks_are_named_by_what_they_stand_at():
         culprits=(0, 1),
     )
     assert analysis.summary(found).startswith("First divergence: sum into AddBackward0, input 0 (#5). ")
-    assert analysis.summary(found).endswith(" So does hook f of AddBackward0 (#5).")
+    assert analysis.summary(found).endswith(" Also diverging on its own: hook f of AddBackward0 (#5).")
 
 
 @pytest.mark.parametrize(
     ("own", "says"),
     [
-        (Difference("missing"), "none where the reference has some"),
-        (Difference("unexpected"), "some where the reference has none"),
-        (Difference("metadata", note="shape: (2,) | (3,)"), "some of another kind (shape: (2,) | (3,))"),
-        (Difference("nonfinite", note="not finite: 1"), "some that are not finite (not finite: 1)"),
+        (Difference("missing"), "it has no output, and the reference has one"),
+        (Difference("unexpected"), "it has an output, and the reference has none"),
+        (Difference("metadata", note="shape: (2,) | (3,)"), "the metadata of its output differ (shape: (2,) | (3,))"),
+        (Difference("nonfinite", note="not finite: 1"), "its output is not finite (not finite: 1)"),
     ],
 )
 def test_each_kind_of_difference_has_its_words(own, says):
@@ -84,8 +84,8 @@ def test_each_kind_of_difference_has_its_words(own, says):
 def test_many_at_fault_are_counted():
     rows = [row(i, own=OFF) for i in range(9)]
     text = analysis.summary(divergence(*rows, culprits=tuple(range(9))))
-    assert text.endswith("So do #1 MulBackward0, #2 MulBackward0, #3 MulBackward0, #4 MulBackward0, #5 MulBackward0 "
-                         "and 3 more.")  # fmt: skip
+    named = "#1 MulBackward0, #2 MulBackward0, #3 MulBackward0, #4 MulBackward0, #5 MulBackward0"
+    assert text.endswith(f"Also diverging on their own: {named} and 3 more.")
 
 
 def test_none_and_nothing_and_drift():
@@ -106,7 +106,7 @@ def test_where_nan_begins():
         nonfinite=(NonFinite("both", 1, (Range(0.0, 2.5),), Range(0.0, math.inf)),),
     )
     text = views.divergence_text(found)
-    assert "First NaN or infinity on both sides: #2 SqrtBackward0. What flows in: 0 to 2.5; out: 0 to inf." in text
+    assert "First NaN or infinity on both sides: #2 SqrtBackward0. Inputs: 0 to 2.5; output: 0 to inf." in text
 
 
 def test_the_frame_has_a_row_for_each_step():

@@ -44,7 +44,7 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         "frame": ("TanhBackward0", "0.001"),
         "magic": ("No divergence",),
         "half": ("No divergence", "within_noise"),
-        "nan": ("First NaN or infinity on both sides: ", "SqrtBackward0", "0.5 to 0.5; out: inf"),
+        "nan": ("First NaN or infinity on both sides: ", "SqrtBackward0", "0.5 to 0.5; output: inf"),
         "memory": ("First divergence: ", "TanhBackward0", "fingerprints"),
     },
 }

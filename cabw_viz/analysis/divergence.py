@@ -1,4 +1,4 @@
-"""What a search for the first divergence comes to."""
+"""The outcome of a search for the first divergence."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ BEFORE, AFTER = 4, 2
 SHOWN = 24
 """How many rows are shown where a table cannot be paged."""
 LARGEST = 8
-"""How many are shown where no step is at fault."""
+"""How many rows are shown where no step is at fault."""
 NAMED = 5
 """How many further steps at fault are named in a sentence."""
 
 
 def ok(divergence: Divergence) -> bool:
-    """Whether gradients were compared, and no step makes a difference, or a NaN on one side, of what agrees."""
+    """Whether gradients were compared, no step is at fault, and no NaN or infinity begins on one side only."""
     return divergence.compared > 0 and not divergence.culprits and not _one_sided(divergence)
 
 
 def _one_sided(divergence: Divergence) -> bool:
     """Whether a NaN or an infinity begins at a step on one side only.
 
-    The step need not be at fault alone: one that is judged by an eager run of it may make the same NaN there.
+    That step need not be at fault: an eager run of it alone may make the same NaN.
     """
     return any(each.side != "both" for each in divergence.nonfinite)
 
 
 def drifts(divergence: Divergence) -> bool:
-    """Whether gradients are apart by more than the tolerance although no step is at fault: roundings add up."""
+    """Whether gradients differ by more than the tolerance although no step is at fault: roundings add up."""
     return ok(divergence) and any(_is_off(row.into) or _is_off(row.out) for row in divergence.rows)
 
 
@@ -55,12 +55,12 @@ def summary(divergence: Divergence) -> str:
         return _agreement(divergence)
     own = first.own
     assert own is not None  # that is why it is the first
-    sentence = f"First divergence: {place_of(first)}. Of gradients that agree it makes {_difference(own)}."
+    sentence = f"First divergence: {place_of(first)}. Its inputs match eager; {_difference(own)}."
     others = [divergence.rows[index] for index in divergence.culprits[1:]]
     if others:
         named = ", ".join(_short(row) for row in others[:NAMED])
         more = f" and {len(others) - NAMED:,} more" if len(others) > NAMED else ""
-        sentence += f" So {'does' if len(others) == 1 else 'do'} {named}{more}."
+        sentence += f" Also diverging on {'its' if len(others) == 1 else 'their'} own: {named}{more}."
     return sentence
 
 
@@ -74,62 +74,61 @@ def _agreement(divergence: Divergence) -> str:
     if _one_sided(divergence):
         return (
             f"{divergence.compared:,} gradients were compared at {len(divergence.rows):,} steps ({counted}). No step "
-            "alone makes a difference of what agrees, but a NaN or an infinity begins where the other side has none."
+            "alone is at fault, but a NaN or an infinity begins where the other side has none."
         )
     if drifts(divergence):
-        return f"{sentence} ({counted}). They drift apart by rounding, but no step makes more of it than it should."
+        return f"{sentence} ({counted}). They drift apart by rounding; no step adds more than rounding explains."
     return f"{sentence} ({counted})."
 
 
 def _difference(own: Difference) -> str:
     texts: dict[Verdict, str] = {
-        "nonfinite": f"some that are not finite ({own.note})",
-        "missing": "none where the reference has some",
-        "unexpected": "some where the reference has none",
-        "metadata": f"some of another kind ({own.note})",
+        "nonfinite": f"its output is not finite ({own.note})",
+        "missing": "it has no output, and the reference has one",
+        "unexpected": "it has an output, and the reference has none",
+        "metadata": f"the metadata of its output differ ({own.note})",
     }
     if own.verdict in texts:
         return texts[own.verdict]
-    return f"some that are off by {own.max_rel_err or 0.0:.2g} of the largest element"
+    return f"its output is off by {own.max_rel_err or 0.0:.2g} (relative to the largest element)"
 
 
 def counts(divergence: Divergence) -> dict[Verdict, int]:
-    """How many steps have each verdict on what flows out, or in where nothing flows out; from harmless to worst."""
-    seen = [row.out or row.into for row in divergence.rows]
-    verdicts = [each.verdict for each in seen if each is not None]
+    """How many steps have each verdict, from harmless to worst: of their outputs, or inputs where they have none."""
+    differences = [row.out or row.into for row in divergence.rows]
+    verdicts = [difference.verdict for difference in differences if difference is not None]
     return {verdict: verdicts.count(verdict) for verdict in SEVERITY if verdict in verdicts}
 
 
 SIDES = {"reference": "in the reference", "candidate": "in the replay", "both": "on both sides"}
 
 
-def nonfinite_text(divergence: Divergence, found: NonFinite) -> str:
-    """Which step makes the first NaN or infinity of one side, and of what."""
-    row = divergence.rows[found.row]
-    into = "; ".join(map(str, found.into)) or "not seen"
-    return f"First NaN or infinity {SIDES[found.side]}: {place_of(row)}. What flows in: {into}; out: {found.out}."
+def nonfinite_text(divergence: Divergence, nonfinite: NonFinite) -> str:
+    """The step that makes the first NaN or infinity of one side, and the ranges of its inputs and output."""
+    row = divergence.rows[nonfinite.row]
+    into = "; ".join(map(str, nonfinite.into)) or "not seen"
+    return f"First NaN or infinity {SIDES[nonfinite.side]}: {place_of(row)}. Inputs: {into}; output: {nonfinite.out}."
 
 
 def shown_rows(divergence: Divergence) -> list[int]:
     """Indices of the rows to show where not all can be.
 
-    Those at fault or that make a NaN, with what stands around them; without any, the largest differences that are none
-    of a fault.
+    The rows at fault or that make a NaN, with their neighbours; without any, the rows with the largest differences.
     """
-    wanted = [*divergence.culprits, *(each.row for each in divergence.nonfinite)]
-    if not wanted:
+    centers = [*divergence.culprits, *(each.row for each in divergence.nonfinite)]
+    if not centers:
         return sorted(sorted(_rounding(divergence), key=lambda index: -_own(divergence.rows[index]))[:LARGEST])
-    picked: set[int] = set()
-    for index in wanted:
-        around = set(range(max(0, index - BEFORE), min(len(divergence.rows), index + AFTER + 1)))
-        if len(picked | around) > SHOWN:
+    indices: set[int] = set()
+    for center in centers:
+        neighbours = set(range(max(0, center - BEFORE), min(len(divergence.rows), center + AFTER + 1)))
+        if len(indices | neighbours) > SHOWN:
             break
-        picked |= around
-    return sorted(picked)
+        indices |= neighbours
+    return sorted(indices)
 
 
 def _rounding(divergence: Divergence) -> list[int]:
-    """The rows that are not the same to the last bit if the same flows in."""
+    """The rows whose outputs are not bitwise equal for the same inputs."""
     return [index for index, row in enumerate(divergence.rows) if row.own is not None and row.own.verdict != "bitwise"]
 
 

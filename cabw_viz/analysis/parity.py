@@ -1,4 +1,4 @@
-"""What a comparison of gradients comes to."""
+"""The outcome of a comparison of gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ok(comparison: Comparison) -> bool:
 
 
 def worst(comparison: Comparison) -> GradientComparison | None:
-    """The gradient with the worst verdict and, of those, the largest error; the first of equals; None of none."""
+    """The gradient with the worst verdict and, of those, the largest error; the first of equals; None without any."""
     return max(comparison.rows, key=badness, default=None)
 
 
@@ -25,7 +25,7 @@ def badness(row: GradientComparison) -> tuple[int, float, float]:
 
 
 def _error(error: float | None) -> float:
-    """An error to sort by: NaN is the largest, an error that does not exist the smallest."""
+    """An error to sort by: NaN is the largest, None the smallest."""
     if error is None:
         return -1.0
     return math.inf if math.isnan(error) else error
@@ -33,8 +33,8 @@ def _error(error: float | None) -> float:
 
 def counts(comparison: Comparison) -> dict[Verdict, int]:
     """How many gradients have each verdict that occurs, from harmless to worst."""
-    found = Counter(row.verdict for row in comparison.rows)
-    return {verdict: found[verdict] for verdict in SEVERITY if found[verdict]}
+    numbers = Counter(row.verdict for row in comparison.rows)
+    return {verdict: numbers[verdict] for verdict in SEVERITY if numbers[verdict]}
 
 
 def summary(comparison: Comparison) -> str:

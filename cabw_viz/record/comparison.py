@@ -54,11 +54,11 @@ class Comparison:
     """Gradients of one backward, compared one by one."""
 
     reference: str
-    """What the reference is, in words: `your own eager run, on cpu in float32`."""
+    """A description of the reference: `your own eager run, on cpu in float32`."""
     candidate: str
-    """What is held against it, in words."""
+    """A description of the other side."""
     rows: tuple[GradientComparison, ...]
     tolerances: tuple[tuple[str, float, float], ...] = ()
     """(dtype, rtol, atol) in use, one for each dtype met."""
     notes: tuple[str, ...] = ()
-    """What a reader must know beside the rows: hooks that ran again, hooks left out, where both sides were brought."""
+    """What a reader must know beside the rows: hooks that ran again, hooks left out, where both were compared."""

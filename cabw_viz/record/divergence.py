@@ -1,4 +1,4 @@
-"""Where the gradients of two runs part, as plain data."""
+"""The gradients of two runs at every step of a backward, compared, as plain data."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cabw_viz.record.kinds import AutogradKind, Verdict
 from cabw_viz.record.model import SourceLine
 
 StepKind = AutogradKind | Literal["gradient_sum", "hook", "in_place_write"]
-"""What makes gradients of gradients: an autograd node; the sum of those that meet at an input of one; hooks; somebody
-who writes to a gradient while it waits for the node that it goes to."""
+"""A step of the backward: an autograd node, a sum of gradients at one of its inputs, a hook, or an in-place write to a
+pending gradient."""
 
 BETWEEN: frozenset[StepKind] = frozenset({"gradient_sum", "hook", "in_place_write"})
-"""The kinds of steps that are no autograd node, but stand before or after one."""
+"""The kinds of steps that are no autograd node, but come before or after one."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Difference:
-    """How gradients differ between two runs, the worst of all that flow in, or out."""
+    """How gradients differ between two runs: the worst of a step's inputs, or of its outputs."""
 
     verdict: Verdict
     max_abs_err: float | None = None
@@ -41,10 +41,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class DivergenceRow:
-    """One step of a backward: an autograd node, or what stands between them."""
+    """One step of a backward: an autograd node, or a step between autograd nodes."""
 
     number: int
-    """NodeCall number; of what stands between nodes, that of the node that it stands at."""
+    """NodeCall number; of a step between nodes, the number of the node before or after it."""
     kind: StepKind
     name: str
     """`TanhBackward0`, `AccumulateGrad weight`; `sum into TanhBackward0, input 0`, `hook double of TanhBackward0`,
@@ -53,11 +53,11 @@ class DivergenceRow:
     visit: int = 0
     line: SourceLine | None = None
     into: Difference | None = None
-    """What flows in; None where nothing was seen."""
+    """Of the inputs; None where none was seen."""
     out: Difference | None = None
-    """What flows out; for an accumulation, what it adds to `.grad`."""
+    """Of the outputs; for an accumulation, of what it adds to `.grad`."""
     own: Difference | None = None
-    """What flows out if the same flows in on both sides: the step's own difference. None where that is not known."""
+    """Of the outputs for the same inputs on both sides: the step's own difference. None where that is not known."""
     note: str = ""
 
 
@@ -70,9 +70,9 @@ class NonFinite:
     row: int
     """Index into the rows."""
     into: tuple[Range, ...]
-    """Of each gradient that flows in."""
+    """Of each input."""
     out: Range
-    """Of the first gradient that is not finite."""
+    """Of the first output that is not finite."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class Divergence:
     """The gradients into and out of every autograd node, seen from a reference and from a candidate."""
 
     reference: str
-    """What the reference is, in words."""
+    """A description of the reference."""
     candidate: str
-    """What is held against it, in words."""
+    """A description of the other side."""
     rows: tuple[DivergenceRow, ...]
     """In the order in which the graph runs."""
     culprits: tuple[int, ...] = ()
-    """Indices of the rows that make a difference of what agrees, in order; the first is the first divergence."""
+    """Indices of the rows whose inputs match and whose outputs differ, in order; the first is the first divergence."""
     nonfinite: tuple[NonFinite, ...] = ()
     """At most one for each side."""
     tolerances: tuple[tuple[str, float, float], ...] = ()

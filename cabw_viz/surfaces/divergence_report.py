@@ -22,7 +22,7 @@ class DivergenceReport:
 
     @property
     def ok(self) -> bool:
-        """True only if gradients were compared and no step makes a difference, or a NaN on one side, of what agrees."""
+        """True only if gradients were compared, no step is at fault, and no NaN or infinity begins on one side only."""
         return analysis.ok(self.divergence)
 
     @property

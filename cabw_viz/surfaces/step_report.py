@@ -35,22 +35,23 @@ def compare(  # noqa: PLR0913  # every one of these is a choice of its own, and 
     rtol: float | None = None,
     atol: float | None = None,
 ) -> ParityMatrix:
-    """Run a whole step, forward and backward, in several ways, and hold each against the uncompiled step.
+    """Run a whole step, forward and backward, in several ways, and compare each with the uncompiled step.
 
     Each run begins with the same parameters, buffers, training flags and random numbers (Python's, NumPy's,
     torch's), and calls the step `repeats` times in a row, `.grad` being None before each call; the state goes on
     from call to call, as in training. Afterwards all of these are as they were, whatever was raised. Generators of
-    the step's own, optimizers and other Python state are not put back; let a function build the step where it has
-    any. What Dynamo had compiled in this process is dropped, so that no run finds another's code.
+    the step's own, optimizers and other Python state are not restored; let a function build the step where it has
+    any. Dynamo's compiled code in this process is dropped, so that no run uses that of another.
 
     The reference is the step in eager: what `torch.compile` made in it runs uncompiled. It is run twice; what the two
     runs differ by is eager's own noise. A step that has compiled parts of its own is also run `as_is`, and its
-    backward through compiled autograd is held against that.
+    backward through compiled autograd is compared with that.
 
     A value agrees if each element is off by no more than `rtol` times its own size plus `atol` times the largest
-    element. What is not within that is judged by rounding: eager is run thrice more, every result that a gradient
-    depends on being changed in its last bit, and what is no further off than that takes it is `within_noise`. So a
-    gradient that should be zero, and consists of rounding, raises no alarm, and others are held to their own precision.
+    element. A value outside of that is judged by rounding: eager is run thrice more, every result that a gradient
+    depends on being changed in its last bit, and a value that is off by no more than a few times what that does is
+    `within_noise`. So a gradient that should be zero, and consists of rounding, raises no alarm, and each of the others
+    is judged by its own precision.
 
     Args:
         step: a function without arguments. It returns the loss, alone, first in a tuple or as `loss` in a mapping,
@@ -60,7 +61,7 @@ def compare(  # noqa: PLR0913  # every one of these is a choice of its own, and 
         params: a module, or leaf tensors by name. Tensors that need no gradient count as buffers.
         backward: called with what the step returned, instead of `.backward()`; what it returns is compared too.
         devices: where to run, such as `["cpu", "cuda"]`; `auto` is the accelerator. The first is the reference's; each
-            other's eager run is held against that, and all its other runs against its own eager run. Needs a function
+            other's eager run is compared with that, and all its other runs with its own eager run. Needs a function
             that builds, with an argument `device`. It should draw its data on the CPU: other devices draw otherwise.
         dtypes: in what to run, in the same way; needs an argument `dtype`. The values of parameters and buffers are
             those of the first dtype. With a finer dtype among them, eager's noise contains its rounding.

@@ -31,7 +31,7 @@ def matrix_text(matrix: StepMatrix) -> str:
 
 
 def facts(matrix: StepMatrix) -> list[str]:
-    """What was run and held against what, how, and what must be known beside the values."""
+    """The lines on the runs, their references, the tolerances and the notes."""
     lines = [f"reference: {matrix.reference}", *map(_fact, matrix.runs)]
     lines += [f"tolerance: {dtype} rtol={rtol:g} atol={atol:g}" for dtype, rtol, atol in matrix.tolerances]
     lines += [f"note: {in_line(run.name)}: {in_line(note, 500)}" for run in matrix.runs for note in run.notes]
@@ -39,7 +39,7 @@ def facts(matrix: StepMatrix) -> list[str]:
 
 
 def _fact(run: StepRun) -> str:
-    """What a run was, and what it was held against."""
+    """A line on one run and its reference."""
     against = "" if run.reference == "eager" else f"; against {in_line(run.reference)}"
     return f"{in_line(run.name)}: {in_line(run.description, 200)}{against}"
 
