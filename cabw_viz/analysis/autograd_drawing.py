@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, counted, local_name, problem_of
+from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, local_name, problem_of
 from cabw_viz.analysis.flow import (
     AFTER,
     BEFORE,
@@ -21,6 +21,7 @@ from cabw_viz.analysis.flow import (
 )
 from cabw_viz.analysis.recapture import baked_text, lifted_text
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Hook, Leaf
+from cabw_viz.record.wording import counted
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import replace
 
 from cabw_viz.analysis.cutting import Cut
-from cabw_viz.analysis.drawing import Arrow, Box, Drawing, counted
+from cabw_viz.analysis.drawing import Arrow, Box, Drawing
 from cabw_viz.analysis.graph_drawing import border_values
+from cabw_viz.record.wording import counted
 
 
 def add_borders(drawing: Drawing, cut: Cut) -> Drawing:

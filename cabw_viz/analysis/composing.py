@@ -10,7 +10,7 @@ from cabw_viz.analysis.autograd_drawing import draw_autograd
 from cabw_viz.analysis.borders import add_borders
 from cabw_viz.analysis.coloring import Figures, colorize
 from cabw_viz.analysis.cutting import HOPS, Cut, cut
-from cabw_viz.analysis.drawing import Drawing, counted
+from cabw_viz.analysis.drawing import Drawing
 from cabw_viz.analysis.graph_drawing import as_lowered, draw_graph
 from cabw_viz.analysis.module_drawing import FEW, draw_lines, draw_modules, has_lines, has_modules, readable_depth
 from cabw_viz.analysis.touches import mark_touched
@@ -18,6 +18,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord, GraphNode
 from cabw_viz.record.options import LEVELS
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.record.wording import counted
 
 NO_MODULES = "No module made any of these nodes: each has a box of its own"
 

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cabw_viz.analysis.drawing import counted
 from cabw_viz.analysis.module_plan import checked_module, module_names
 from cabw_viz.analysis.module_tree import module_tree
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord, Leaf
+from cabw_viz.record.wording import counted
 
 HOPS = 2
 """How far `around` goes unless told."""

@@ -146,11 +146,6 @@ def local_name(name: str) -> str:
     return name.rpartition("<locals>.")[2]
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """A count with its noun: `1 hook`, `1,204 graph nodes`; `plural` where that is more than an s."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
-
-
 def problem_of(record: CaptureRecord) -> str:
     """What stopped the trace, in one sentence; empty where nothing did."""
     return "" if record.failure is None else f"The trace stopped: {record.failure}"

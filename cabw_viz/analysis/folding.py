@@ -14,10 +14,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from cabw_viz.analysis.drawing import counted
 from cabw_viz.analysis.module_tree import Group, ModuleTree
 from cabw_viz.analysis.touches import marks
 from cabw_viz.record.model import AutogradNode
+from cabw_viz.record.wording import counted
 
 MIN_NAMED = 3
 """So many of `block1`, `block2`, … fold; `norm1` and `norm2` are two things. Of `0`, `1` in a list two are enough."""

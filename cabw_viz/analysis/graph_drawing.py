@@ -7,22 +7,13 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 
 from cabw_viz.analysis.autograd_drawing import autograd_box, inner_function, short_target
-from cabw_viz.analysis.drawing import (
-    Arrow,
-    Box,
-    BoxKind,
-    Cluster,
-    Drawing,
-    call_title,
-    counted,
-    local_name,
-    problem_of,
-)
+from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, call_title, local_name, problem_of
 from cabw_viz.analysis.flow import incoming
 from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import PLUMBING, GraphKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode, LiftedInput
 from cabw_viz.record.options import Level
+from cabw_viz.record.wording import counted
 
 BOX_KIND_OF: dict[GraphKind, BoxKind] = {
     "aot_op": "aot_backward",

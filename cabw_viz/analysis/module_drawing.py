@@ -15,7 +15,6 @@ from cabw_viz.analysis.drawing import (
     Cluster,
     Drawing,
     call_title,
-    counted,
     file_and_line,
     local_name,
     problem_of,
@@ -26,6 +25,7 @@ from cabw_viz.analysis.module_plan import Item, plan
 from cabw_viz.analysis.module_tree import Group, ModuleTree, Path, module_paths, module_tree, strong_components
 from cabw_viz.record.kinds import AutogradKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Leaf, SourceLine
+from cabw_viz.record.wording import counted
 
 FEW = 40
 """A backward without modules is drawn by autograd nodes up to this many, and by lines of code beyond."""

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from cabw_viz.analysis.drawing import Drawing, counted
+from cabw_viz.analysis.drawing import Drawing
 from cabw_viz.record.kinds import HookKind, Phase
 from cabw_viz.record.model import CaptureRecord, Touch
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.record.wording import counted
 
 BROKEN: tuple[Phase, ...] = ("initial_trace", "graph_pass")
 """The phases in which PyTorch promises that nobody reads metadata; a read while the graph runs breaks no promise."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cabw_viz.analysis import divergence as analysis
 from cabw_viz.analysis.drawing import file_and_line
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow
 from cabw_viz.record.kinds import GOOD, Verdict
-from cabw_viz.views.tables import MARKS, figure
-from cabw_viz.views.text import in_line, pad, width
+from cabw_viz.views.tables import CELL_STYLES, GREEN, MARKS, RED_BOLD, figure
+from cabw_viz.views.text import aligned, in_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +33,6 @@ COLUMNS = {
     "note": "object",
 }
 VERDICTS = ("verdict_in", "verdict_out", "verdict_own")
-ERRORS = ("max_rel_err_in", "max_rel_err_out", "max_rel_err_own", "max_abs_err_own")
 SHOWN = {
     "number": "#",
     "name": "step",
@@ -51,12 +49,10 @@ HEADINGS = ("", "#", "step", "module", "line", "in", "out", "own", "own rel err"
 
 _TEXTS = [column for column, dtype in COLUMNS.items() if dtype == "object"]
 _STYLES: Any = [
-    {"selector": ".cabw-good", "props": "background-color: rgba(0, 128, 95, 0.18)"},
-    {"selector": ".cabw-bad", "props": "background-color: rgba(214, 80, 30, 0.3); font-weight: 600"},
+    {"selector": ".cabw-good", "props": GREEN},
+    {"selector": ".cabw-bad", "props": RED_BOLD},
     {"selector": ".cabw-off", "props": "background-color: rgba(214, 80, 30, 0.12)"},
-    {"selector": "td", "props": "font-variant-numeric: tabular-nums; white-space: nowrap"},
-    {"selector": "td, th.col_heading", "props": "text-align: right; padding: 2px 10px"},
-    {"selector": "td.cabw-text", "props": "text-align: left"},
+    *CELL_STYLES,
     {"selector": "td.cabw-first", "props": "font-weight: 600; border-left: 3px solid rgba(214, 80, 30, 0.9)"},
     {
         "selector": ", ".join(f"th.col{i}" for i, column in enumerate(SHOWN) if column in _TEXTS),
@@ -155,7 +151,7 @@ def divergence_text(divergence: Divergence) -> str:
     left = len(divergence.rows) - len(picked)
     more = [f"… {left:,} more rows: .frame", ""] if left and picked else [""] if picked else []
     head = [in_line(fact, 500) for fact in facts(divergence)]
-    return "\n".join([*head, "", *_aligned(table), *more, *(in_line(found, 1000) for found in findings(divergence))])
+    return "\n".join([*head, "", *aligned(table), *more, *(in_line(found, 1000) for found in findings(divergence))])
 
 
 def _line(divergence: Divergence, index: int) -> tuple[str, ...]:
@@ -169,8 +165,3 @@ def _line(divergence: Divergence, index: int) -> tuple[str, ...]:
 
 def _verdict(difference: Difference | None) -> str:
     return "" if difference is None else _marked(difference.verdict)
-
-
-def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(width(row[place]) for row in table) for place in range(len(table[0]))] if table else []
-    return ["  ".join(pad(cell, size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in table]

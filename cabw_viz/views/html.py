@@ -17,7 +17,7 @@ from typing import get_args
 
 from cabw_viz.analysis import divergence as divergence_of
 from cabw_viz.analysis import parity, steps
-from cabw_viz.analysis.drawing import call_title, counted, file_and_line, problem_of
+from cabw_viz.analysis.drawing import call_title, file_and_line, problem_of
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.kinds import Outcome
@@ -25,9 +25,10 @@ from cabw_viz.record.model import CaptureRecord, Event
 from cabw_viz.record.options import Level
 from cabw_viz.record.results import NO_RESULTS, CaptureData, Results
 from cabw_viz.record.steps import StepMatrix
+from cabw_viz.record.wording import counted, run_words
 from cabw_viz.views import divergence_table as views_of_divergence
 from cabw_viz.views.error_picture import error_picture
-from cabw_viz.views.outline import RAN, outline
+from cabw_viz.views.outline import outline
 from cabw_viz.views.parity_table import parity_styler
 from cabw_viz.views.render import GraphView, graph_view
 from cabw_viz.views.steps_table import matrix_styler
@@ -160,7 +161,7 @@ def _folded(title: str, content: str, *, opened: bool = False) -> str:
 
 def _record_title(record: CaptureRecord) -> str:
     facts = [
-        RAN.get(record.run, record.run),
+        run_words(record.run).ran,
         counted(len(record.autograd_nodes), "autograd node"),
         counted(len(record.graph_nodes), "graph node"),
     ]

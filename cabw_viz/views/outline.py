@@ -7,24 +7,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
 from cabw_viz.analysis.autograd_drawing import aot_ops, inner_function
-from cabw_viz.analysis.drawing import call_title, counted, file_and_line, local_name, problem_of
+from cabw_viz.analysis.drawing import call_title, file_and_line, local_name, problem_of
 from cabw_viz.analysis.flow import AFTER, BEFORE, Entering, hooks_of, incoming, reached, returned_leaves, summed
+from cabw_viz.analysis.memory import module_text
 from cabw_viz.analysis.touches import Mark, marks, summary
 from cabw_viz.record.kinds import PLUMBING, AutogradKind, Outcome
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Leaf
 from cabw_viz.record.results import NO_RESULTS, Results
-from cabw_viz.views.origins import origins
+from cabw_viz.record.wording import counted, run_words
 from cabw_viz.views.palette import LOOKS, TOUCHED
-from cabw_viz.views.text import in_line, name_in_line, pad, width
+from cabw_viz.views.text import in_line, name_in_line, pad, visible, width
 
 FIRST, LAST, AROUND = 60, 20, 5
 """How many nodes a shortened outline shows at its beginning, at its end, and on either side of a failure."""
 
-RAN = {"eager": "run in eager", "compiled": "run compiled", "user": "run by the user's compiler"}
-"""How the call itself ran, in words."""
-
 NAME_COLUMNS = 44
 """Where a name is longer, what follows it is moved to the right."""
+
+MODULE_COLUMNS, LINE_COLUMNS = 30, 28
+"""Where a path is longer, its beginning is left out; where a line is, what follows it is moved to the right."""
 
 
 def outline(record: CaptureRecord, results: Results = NO_RESULTS, *, full: bool = False) -> str:
@@ -38,7 +39,7 @@ def outline(record: CaptureRecord, results: Results = NO_RESULTS, *, full: bool 
     nodes, entering, returned = record.autograd_nodes, incoming(record), returned_leaves(record)
     margin = len(str(max((node.number for node in nodes), default=0))) + 1
     columns = min(NAME_COLUMNS, max((width(_name(record, node)) for node in nodes), default=0))
-    touched, places = marks(record), origins(record)
+    touched, places = marks(record), _origins(record)
     lines, last = [*_header(record, results, entering), ""], -1
     for place in range(len(nodes)) if full else _shown(record):
         if place > last + 1:
@@ -64,7 +65,7 @@ def _shown(record: CaptureRecord) -> list[int]:
 
 
 def _header(record: CaptureRecord, results: Results, flow: dict[int, Entering]) -> Iterator[str]:
-    yield f"{in_line(call_title(record))}, {RAN.get(record.run, record.run)}, torch {record.torch_version}"
+    yield f"{in_line(call_title(record))}, {run_words(record.run).ran}, torch {record.torch_version}"
     plumbing = sum(node.kind in PLUMBING for node in record.graph_nodes)
     sums = sum(len(summed(entering)) for entering in flow.values())
     counts = [counted(len(record.autograd_nodes), "autograd node")]
@@ -122,6 +123,34 @@ def _remarks(record: CaptureRecord, node: AutogradNode, returned: dict[int, list
 def _touched(mark: Mark | None) -> Iterator[str]:
     if mark is not None:
         yield f"{TOUCHED.mark} touched: {in_line(str(mark), 500)}"
+
+
+def _origins(record: CaptureRecord) -> dict[int, str]:
+    """Module and line of each autograd node by number, as columns of equal width; empty where none is known.
+
+    A leaf's own module stands in its name already, and is left out here.
+    """
+    cells = {node.number: (_module_cell(node), _line_cell(node)) for node in record.autograd_nodes}
+    columns = [max((width(cell[place]) for cell in cells.values()), default=0) for place in range(2)]
+    limits = [min(found, most) for found, most in zip(columns, (MODULE_COLUMNS, LINE_COLUMNS), strict=True)]
+    return {
+        number: "".join(f"{pad(cell, limit)}  " for cell, limit in zip(row, limits, strict=True) if limit)
+        for number, row in cells.items()
+        if any(limits)
+    }
+
+
+def _module_cell(node: AutogradNode) -> str:
+    if node.leaf is not None or node.kind == "accumulate_grad":
+        return ""
+    text = visible(module_text(node))
+    if node.visit:
+        text += f", call {node.visit + 1}"
+    return in_line(text if len(text) <= MODULE_COLUMNS else f"…{text[1 - MODULE_COLUMNS :]}")
+
+
+def _line_cell(node: AutogradNode) -> str:
+    return "" if node.line is None else in_line(file_and_line(str(node.line)))
 
 
 def outline_session(events: Iterable[Event], records: Sequence[CaptureRecord]) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from cabw_viz.analysis import parity
 from cabw_viz.record.comparison import Comparison, Element, GradientComparison
 from cabw_viz.record.kinds import GOOD, Verdict
-from cabw_viz.views.tables import CELL, figure, frame_of, marked, shape_text
-from cabw_viz.views.text import in_line, pad, width
+from cabw_viz.views.tables import CELL, CELL_STYLES, RED_BOLD, VERDICT_STYLES, figure, frame_of, marked, shape_text
+from cabw_viz.views.text import aligned, in_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,15 +37,10 @@ PARITY_COLUMNS = {
 }
 """Of the frame; measures that were asked for follow."""
 
-# The colours are translucent, on whatever the theme's background is, and the text keeps the theme's colour.
 _STYLES: list[dict[str, str]] = [
-    {"selector": ".cabw-bitwise", "props": "background-color: rgba(0, 128, 95, 0.18)"},
-    {"selector": ".cabw-within_tolerance", "props": "background-color: rgba(10, 108, 179, 0.18)"},
-    {"selector": ".cabw-within_noise", "props": "background-color: rgba(128, 110, 190, 0.18)"},
-    {"selector": ".cabw-bad", "props": "background-color: rgba(214, 80, 30, 0.3); font-weight: 600"},
-    {"selector": "td", "props": "font-variant-numeric: tabular-nums; white-space: nowrap"},
-    {"selector": "td, th.col_heading", "props": "text-align: right; padding: 2px 10px"},
-    {"selector": "td.cabw-text", "props": "text-align: left"},
+    *VERDICT_STYLES,
+    {"selector": ".cabw-bad", "props": RED_BOLD},
+    *CELL_STYLES,
 ]
 
 
@@ -183,9 +178,4 @@ def _lines(comparison: Comparison) -> list[str]:
         [in_line(column.text(row), limit) for column, limit in zip(columns, limits, strict=True)]
         for row in comparison.rows
     ]
-    widths = [max(width(cells[place]) for cells in table) for place in range(len(columns))]
-    lines = [
-        "  ".join(pad(cell, wide, right=c.number) for cell, wide, c in zip(cells, widths, columns, strict=True))
-        for cells in table
-    ]
-    return [*(line.rstrip() for line in lines), ""]
+    return [*aligned(table, [column.number for column in columns]), ""]

@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from cabw_viz.analysis.composing import Wanted, draw, smaller
-from cabw_viz.analysis.drawing import Drawing, counted
+from cabw_viz.analysis.drawing import Drawing
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.record.wording import counted
 from cabw_viz.views.dot import dot_source
 from cabw_viz.views.files import path_named, written
 from cabw_viz.views.links import check_links

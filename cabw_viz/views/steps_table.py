@@ -10,7 +10,7 @@ from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.kinds import GOOD
 from cabw_viz.record.steps import StepMatrix, StepRun
 from cabw_viz.views.steps_text import NONE, RAISES, column
-from cabw_viz.views.tables import CELL
+from cabw_viz.views.tables import CELL, VERDICT_STYLES
 from cabw_viz.views.text import in_line
 
 if TYPE_CHECKING:
@@ -39,11 +39,8 @@ DETAILS = {
 HEATS = ((1e-3, 1), (1e-1, 2))
 """A relative error below this, and how hot it looks; what is above or has no error is hottest, 3."""
 
-# Translucent, on whatever the theme's background is; the text keeps the theme's colour.
 _STYLES: Any = [
-    {"selector": ".cabw-bitwise", "props": "background-color: rgba(0, 128, 95, 0.18)"},
-    {"selector": ".cabw-within_tolerance", "props": "background-color: rgba(10, 108, 179, 0.18)"},
-    {"selector": ".cabw-within_noise", "props": "background-color: rgba(128, 110, 190, 0.18)"},
+    *VERDICT_STYLES,
     {"selector": ".cabw-heat1", "props": "background-color: rgba(214, 80, 30, 0.22); font-weight: 600"},
     {"selector": ".cabw-heat2", "props": "background-color: rgba(214, 80, 30, 0.36); font-weight: 600"},
     {"selector": ".cabw-heat3", "props": "background-color: rgba(214, 80, 30, 0.5); font-weight: 600"},

@@ -10,7 +10,7 @@ from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.kinds import GOOD
 from cabw_viz.record.steps import StepMatrix, StepRun
 from cabw_viz.views.tables import figure, marked, shape_text
-from cabw_viz.views.text import in_line, name_in_line, pad, width
+from cabw_viz.views.text import aligned, in_line, name_in_line
 
 RAISES = "raises"
 """Stands for every value of a run that raised."""
@@ -27,7 +27,7 @@ def matrix_text(matrix: StepMatrix) -> str:
     columns += [[in_line(run.name), *column(run, names)] for run in matrix.runs]
     table = list(zip(*columns, strict=True))
     differences = [f"  {line}" for line in finding_lines(matrix)]
-    return "\n".join([*facts(matrix), "", *_aligned(table), "", *differences, steps.summary(matrix)])
+    return "\n".join([*facts(matrix), "", *aligned(table), "", *differences, steps.summary(matrix)])
 
 
 def facts(matrix: StepMatrix) -> list[str]:
@@ -104,8 +104,3 @@ def _reasons(row: GradientComparison) -> Iterator[str]:
         yield f"eager's own noise {figure(row.noise)}"
     if row.note:
         yield in_line(row.note, 200)
-
-
-def _aligned(table: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(width, cells)) for cells in zip(*table, strict=True)]
-    return ["  ".join(pad(cell, size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in table]

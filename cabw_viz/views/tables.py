@@ -79,6 +79,20 @@ MARKS: dict[Verdict, str] = {
 }
 """A mark for each verdict, so that none is told by its colour alone."""
 
+# The colours are translucent, on whatever the theme's background is, and the text keeps the theme's colour.
+GREEN = "background-color: rgba(0, 128, 95, 0.18)"
+RED_BOLD = "background-color: rgba(214, 80, 30, 0.3); font-weight: 600"
+VERDICT_STYLES: tuple[dict[str, str], ...] = (
+    {"selector": ".cabw-bitwise", "props": GREEN},
+    {"selector": ".cabw-within_tolerance", "props": "background-color: rgba(10, 108, 179, 0.18)"},
+    {"selector": ".cabw-within_noise", "props": "background-color: rgba(128, 110, 190, 0.18)"},
+)
+CELL_STYLES: tuple[dict[str, str], ...] = (
+    {"selector": "td", "props": "font-variant-numeric: tabular-nums; white-space: nowrap"},
+    {"selector": "td, th.col_heading", "props": "text-align: right; padding: 2px 10px"},
+    {"selector": "td.cabw-text", "props": "text-align: left"},
+)
+
 CELL = 120
 """Longer texts are cut in the coloured table; the frame has them in full."""
 

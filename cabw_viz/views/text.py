@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 SHORT = 60
 """Longer names are cut where they stand in a line or a box; the full text stands in a tooltip or a table."""
@@ -52,3 +53,18 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
     """The text filled up with blanks to this many columns of a terminal."""
     blanks = " " * (columns - width(text))
     return blanks + text if right else text + blanks
+
+
+def aligned(table: Sequence[Sequence[str]], right: Sequence[bool] = ()) -> list[str]:
+    """Rows as lines, each column as wide as its widest cell.
+
+    Args:
+        table: the rows, all of one length.
+        right: whether each column stands to the right; by default none does.
+    """
+    widths = [max(map(width, cells)) for cells in zip(*table, strict=True)]
+    sides = right or [False] * len(widths)
+    return [
+        "  ".join(pad(cell, size, right=side) for cell, size, side in zip(row, widths, sides, strict=True)).rstrip()
+        for row in table
+    ]

@@ -20,6 +20,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import HookPolicy
+from cabw_viz.record.wording import RUN_WORDS
 from cabw_viz.replay.divergence.compiled import CompiledSteps
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, gradient_sites
 from cabw_viz.replay.divergence.interpreted import InterpretedSteps
@@ -28,7 +29,6 @@ from cabw_viz.replay.divergence.probing import ProbingInterpreter, StoppedError,
 from cabw_viz.replay.divergence.rows import Findings, rows_of
 from cabw_viz.replay.divergence.step_rounding import StepOutputs, judge_against_float64, needs_float64
 from cabw_viz.replay.parity.comparison import check_reference, hook_notes
-from cabw_viz.replay.parity.descriptions import RUNS
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.replay import Replay
@@ -72,7 +72,7 @@ def divergence(
     findings = search.findings()
     rows, culprits, nonfinite = rows_of(record, findings)
     return Divergence(
-        RUNS["eager"],
+        RUN_WORDS["eager"].reference,
         candidate_description(target),
         rows,
         culprits,

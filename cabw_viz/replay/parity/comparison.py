@@ -13,7 +13,8 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.model import CaptureRecord, Hook
 from cabw_viz.record.options import HookPolicy
-from cabw_viz.replay.parity.descriptions import counted, describe_graph, describe_run
+from cabw_viz.record.wording import counted
+from cabw_viz.replay.parity.descriptions import describe_graph, describe_run
 from cabw_viz.replay.parity.gradient_pairs import GradientPairs, ParityOptions
 from cabw_viz.replay.parity.noise_runs import final_rows
 from cabw_viz.replay.replay import Replay

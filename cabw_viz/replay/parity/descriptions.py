@@ -7,21 +7,20 @@ from collections.abc import Iterable
 import torch
 
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.wording import counted, run_words
 from cabw_viz.replay.placement.target import Target
 from cabw_viz.replay.replay import ReplayResult
-
-RUNS = {
-    "eager": "your own eager run",
-    "compiled": "the run itself, through compiled autograd (the captured graph as it is)",
-    "user": "the run itself, through your own compiler",
-}
 
 
 def describe_run(record: CaptureRecord, gradients: Iterable[torch.Tensor]) -> str:
     """The user's own run: `your own eager run, 2 compiled regions in it by kernels of their own, on cpu in float32`."""
     regions = sum(node.kind == "aot_backward" for node in record.autograd_nodes)
     compiled = f", {counted(regions, 'compiled region')} in it by kernels of {'its' if regions == 1 else 'their'} own"
-    return RUNS[record.run] + (compiled if record.run == "eager" and regions else "") + describe_placement(gradients)
+    return (
+        run_words(record.run).reference
+        + (compiled if record.run == "eager" and regions else "")
+        + describe_placement(gradients)
+    )
 
 
 def describe_graph(target: Target, result: ReplayResult) -> str:
@@ -47,8 +46,3 @@ def describe_placement(tensors: Iterable[torch.Tensor]) -> str:
     devices = dict.fromkeys(str(tensor.device) for tensor in tensors)
     dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
     return f", on {' and '.join(devices)} in {' and '.join(dtypes)}" if tensors else ""
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 hook`, `2 hooks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

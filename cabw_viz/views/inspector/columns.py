@@ -17,6 +17,7 @@ from cabw_viz.analysis.drawing import call_title, file_and_line, problem_of
 from cabw_viz.record.kinds import PLUMBING, AutogradKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode, SourceLine
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.record.wording import run_words
 from cabw_viz.views.inspector.packing import (
     Column,
     Differences,
@@ -85,7 +86,7 @@ def _facts(record: CaptureRecord, results: Results, capture: int) -> dict[str, o
         "capture": capture,
         "title": call_title(record),
         "where": file_and_line(record.call.where),
-        "run": record.run,
+        "way": run_words(record.run).way,
         "torch": record.torch_version,
         "seconds": record.seconds,
         "graph_nodes": len(record.graph_nodes),

@@ -9,11 +9,6 @@ import { taskForm } from "../task.js";
 
 const ROW = 26;
 const CALM = "var(--muted)";
-const RAN = {
-  eager: "in eager, as you made it",
-  compiled: "through compiled autograd",
-  user: "through your own compiler",
-};
 
 /** What a search found, as a list; the canvas shows the same hits in place. */
 export function matches(inspector) {
@@ -80,7 +75,7 @@ export function overview(inspector) {
           facts([
             ["Call", data.title],
             ["Model", data.model],
-            ["Ran", RAN[data.run]],
+            ["Ran", data.way],
             ["Autograd nodes", number(graph.nodes.size)],
             ["Graph nodes", `${number(data.graph_nodes)}, of them ${number(data.plumbing)} plumbing`],
             ["Inputs", `${plural(data.inputs, "tensor")}, ${plural(data.sizes, "size")}`],
