@@ -13,8 +13,8 @@ from torch._dynamo import compiled_autograd
 import cabw_viz
 from cabw_viz.analysis.recapture import changes, explain, node_changes, ranges, size_change
 from cabw_viz.record.model import AutogradNode, Baked, LiftedUse
-from cabw_viz.tracing.ivalue_packer import DTYPES, LAYOUTS, MEMORY_FORMATS, parts
-from cabw_viz.tracing.metadata import Reader
+from cabw_viz.tracing.ivalue_packer import DTYPES, LAYOUTS, MEMORY_FORMATS, packed_fields
+from cabw_viz.tracing.metadata import MetadataReader
 from cabw_viz.tracing.saved_field_names import UNKNOWN, align
 from tests import corpus, records
 from tests.corpus import observe
@@ -296,14 +296,14 @@ def packed_order():
 @pytest.mark.parametrize("op", OPS)
 def test_names_are_in_the_places_where_torchgen_packs_them(op, packed_order, monkeypatch):
     seen = []
-    inner = Reader._names
+    inner = MetadataReader._names
 
     def names(self, row, arguments):
         found = inner(self, row, arguments)
         seen.append((row.target.removeprefix("ops."), found))
         return found
 
-    monkeypatch.setattr(Reader, "_names", names)
+    monkeypatch.setattr(MetadataReader, "_names", names)
     record_of(OPS[op]())
     assert seen
     for name, found in seen:
@@ -330,7 +330,7 @@ def test_fields_are_laid_along_arguments_in_order():
 
 def test_forms_of_packed_values():
     options = (None, 2, torch.device("cpu"), 15, 0, True)
-    assert [(p.attribute, p.value) for p in parts(options)] == [
+    assert [(p.attribute, p.value) for p in packed_fields(options)] == [
         ("device", "cpu"),
         ("dtype", "torch.bfloat16"),
         ("layout", "torch.strided"),
@@ -338,16 +338,16 @@ def test_forms_of_packed_values():
         ("flag", "True"),
     ]
     for metadata in ((options, [2, 3], True), (options, [2, 3], True, 6)):  # to torch 2.9, and since 2.10
-        found = [(p.attribute, p.value, p.what) for p in parts(metadata)]
+        found = [(p.attribute, p.value, p.name) for p in packed_fields(metadata)]
         assert ("size", [2, 3], "") in found
         assert ("flag", "True", "is_tensor_subclass") in found
         assert (("dtype", "torch.float32", "grad_dtype") in found) == (len(metadata) == 4)
-    assert ("size", [2], "") in [(p.attribute, p.value, p.what) for p in parts(([2], options))]
+    assert ("size", [2], "") in [(p.attribute, p.value, p.name) for p in packed_fields(([2], options))]
     variable = (0, torch.device("cpu"), 6, [2], True, False)
-    assert ("dtype", "torch.float32") in [(p.attribute, p.value) for p in parts(variable)]
-    assert [p.attribute for p in parts(([2], [1], 0))] == ["size", "stride", "storage_offset"]
+    assert ("dtype", "torch.float32") in [(p.attribute, p.value) for p in packed_fields(variable)]
+    assert [p.attribute for p in packed_fields(([2], [1], 0))] == ["size", "stride", "storage_offset"]
     for other in ([2, 3], (1, 2), (), 6, None, ([1], [2]), (None, None, None, 1.5, None, None)):
-        assert parts(other) is None
+        assert packed_fields(other) is None
 
 
 # -- against PyTorch's cache ---------------------------------------------------------------------------------

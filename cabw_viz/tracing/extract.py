@@ -1,4 +1,4 @@
-"""From a traced graph and the autograd nodes of the call to the record."""
+"""Reads a traced graph and the autograd nodes of its call into records."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ AOT_NAME = re.compile(r"^aot(\d+)_")
 # -- the autograd side ---------------------------------------------------------------------------------------
 
 
-def autograd_nodes(walk: NumberedNodes) -> tuple[AutogradNode, ...]:
-    """The autograd nodes of a call, without what only the graph knows."""
-    return tuple(_autograd_node(walk, number, node) for number, node in enumerate(walk.nodes))
+def autograd_nodes(numbering: NumberedNodes) -> tuple[AutogradNode, ...]:
+    """The autograd nodes of a call, without graph nodes, hooks and leaves."""
+    return tuple(_autograd_node(numbering, number, node) for number, node in enumerate(numbering.nodes))
 
 
-def _autograd_node(walk: NumberedNodes, number: int, node: Any) -> AutogradNode:
-    edges = tuple(Edge(*edge) for edge in walk.edges(number))
+def _autograd_node(numbering: NumberedNodes, number: int, node: Any) -> AutogradNode:
+    edges = tuple(Edge(*edge) for edge in numbering.edges(number))
     if node is ROOT:
-        return AutogradNode(0, "GraphRoot", "graph_root", 0, len(walk.roots), edges)
+        return AutogradNode(0, "GraphRoot", "graph_root", 0, len(numbering.roots), edges)
     name = torch_adapter.name_of_node(node)
     inputs = torch_adapter.input_count(node)
     return AutogradNode(number, name, autograd_kind(node, name), inputs, len(node.next_functions), edges)
 
 
 def autograd_kind(node: Any, name: str) -> AutogradKind:
-    """What an autograd node is."""
+    """The kind of an autograd node."""
     if name == "AccumulateGrad":
         return "accumulate_grad"
     if name == "CopySlices":
@@ -79,7 +79,7 @@ def autograd_kind(node: Any, name: str) -> AutogradKind:
 
 @dataclass(frozen=True)
 class ReadGraph:
-    """A traced graph, read: its nodes as records, and the nodes themselves by ordinal."""
+    """The nodes of a traced graph by ordinal: as records, and themselves."""
 
     nodes: tuple[GraphNode, ...]
     fx_nodes: tuple[torch.fx.Node, ...]
@@ -91,9 +91,9 @@ def read_graph(
     """Read a traced graph.
 
     Args:
-        graph: as compiled autograd hands it to a compiler, or as far as a failed trace came.
+        graph: as compiled autograd passes it to a compiler, or as far as a failed trace came.
         kinds: kind of each autograd node by number.
-        pasted: NodeCall number of nodes whose stack trace does not tell it.
+        pasted: NodeCall number of the graph nodes whose stack traces do not name their NodeCall.
     """
     fx_nodes = tuple(graph.nodes)
     ordinals = {node: i for i, node in enumerate(fx_nodes)}
@@ -128,10 +128,10 @@ def node_call(node: torch.fx.Node) -> tuple[int, str] | None:
     return _node_call(trace) if trace else None
 
 
-@lru_cache(maxsize=64)  # the nodes of one call share one text, and stand together
+@lru_cache(maxsize=64)  # the graph nodes of one NodeCall share one text, and follow one another
 def _node_call(trace: str) -> tuple[int, str] | None:
-    found = torch_adapter.NODE_CALL.search(trace.rstrip().rpartition("\n")[2])
-    return (int(found[2]), found[1].strip()) if found else None
+    match = torch_adapter.NODE_CALL.search(trace.rstrip().rpartition("\n")[2])
+    return (int(match[2]), match[1].strip()) if match else None
 
 
 def _stable_names(nodes: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, str]:
@@ -139,11 +139,11 @@ def _stable_names(nodes: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, str]:
     regions: dict[str, int] = {}
 
     def stable(name: str) -> str:
-        found = AOT_NAME.match(name)
-        if not found:
+        match = AOT_NAME.match(name)
+        if not match:
             return name
-        number = regions.setdefault(found[1], len(regions))
-        return f"aot{number}_{name[found.end() :]}"
+        number = regions.setdefault(match[1], len(regions))
+        return f"aot{number}_{name[match.end() :]}"
 
     return {node: stable(node.name) for node in nodes}
 
@@ -194,23 +194,23 @@ def _render_call(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str
     return arguments_text(node, names)
 
 
-# -- putting both together -----------------------------------------------------------------------------------
+# -- both sides -----------------------------------------------------------------------------------
 
 
 def lifted_inputs(
-    view: ReadGraph, notes: TraceNotes, arguments: Arguments | None, given: Callable[[Any], tuple[str, ...]]
+    graph: ReadGraph, notes: TraceNotes, arguments: Arguments | None, names_of: Callable[[Any], tuple[str, ...]]
 ) -> tuple[LiftedInput, ...]:
     """The graph's tensor inputs, described from the real tensors."""
     rows = []
-    for index, ordinal in _lifted(view, "inputs"):
+    for index, ordinal in _lifted(graph, "inputs"):
         origin = notes.input_origins[index] if index < len(notes.input_origins) else None
         tensor = arguments.inputs[index] if arguments is not None else None
-        rows.append(LiftedInput(index, ordinal, **_describe_tensor(tensor, given), autograd_node=origin))
+        rows.append(LiftedInput(index, ordinal, **_describe_tensor(tensor, names_of), autograd_node=origin))
     return tuple(rows)
 
 
-def _describe_tensor(tensor: Any, names: Callable[[Any], tuple[str, ...]]) -> dict[str, Any]:
-    """What a `LiftedInput` says of its tensor; nothing where the trace failed before there was one."""
+def _describe_tensor(tensor: Any, names_of: Callable[[Any], tuple[str, ...]]) -> dict[str, Any]:
+    """The fields of a `LiftedInput` that describe its tensor; empty where the trace failed before there was one."""
     if not isinstance(tensor, torch.Tensor):
         return {"shape": (), "dtype": "", "device": "", "layout": ""}
     base = torch_adapter.base_of(tensor)
@@ -219,67 +219,75 @@ def _describe_tensor(tensor: Any, names: Callable[[Any], tuple[str, ...]]) -> di
         "dtype": str(tensor.dtype),
         "device": str(tensor.device),
         "layout": str(tensor.layout),
-        "names": names(tensor),
-        "view_of": () if base is None else names(base),
+        "names": names_of(tensor),
+        "view_of": () if base is None else names_of(base),
     }
 
 
-def lifted_sizes(view: ReadGraph, notes: TraceNotes, arguments: Arguments | None) -> tuple[LiftedSize, ...]:
+def lifted_sizes(graph: ReadGraph, notes: TraceNotes, arguments: Arguments | None) -> tuple[LiftedSize, ...]:
     """The graph's integer inputs with their values in this call."""
+    values = arguments.size_values if arguments is not None else None
     rows = []
-    values = () if arguments is None else arguments.size_values
-    for index, ordinal in _lifted(view, "sizes"):
-        before = notes.used_sizes[index] if index < len(notes.used_sizes) else None
-        known = before is not None and before < len(notes.size_origins)
-        origin = notes.size_origins[before] if known and before is not None else None
-        rows.append(LiftedSize(index, ordinal, 0 if arguments is None else values[index], origin))
+    for index, ordinal in _lifted(graph, "sizes"):
+        position = notes.used_sizes[index] if index < len(notes.used_sizes) else None
+        has_origin = position is not None and position < len(notes.size_origins)
+        origin = notes.size_origins[position] if has_origin and position is not None else None
+        rows.append(LiftedSize(index, ordinal, values[index] if values is not None else 0, origin))
     return tuple(rows)
 
 
-def _lifted(view: ReadGraph, source: str) -> list[tuple[int, int]]:
+def _lifted(graph: ReadGraph, source: str) -> list[tuple[int, int]]:
     """(index, ordinal) of the graph nodes that take items from a placeholder, by index."""
-    found = []
-    for ordinal, node in enumerate(view.fx_nodes):
-        if node.target is operator.getitem and _placeholder(node.args[0]) == source and isinstance(node.args[1], int):
-            found.append((node.args[1], ordinal))
-    return sorted(found)
+    return sorted(
+        (node.args[1], ordinal)
+        for ordinal, node in enumerate(graph.fx_nodes)
+        if node.target is operator.getitem and _placeholder(node.args[0]) == source and isinstance(node.args[1], int)
+    )
 
 
 def complete_nodes(
     nodes: Sequence[AutogradNode],
-    view: ReadGraph,
+    graph: ReadGraph,
     leaves: Sequence[Leaf],
     hooks: Sequence[Any] | None,
     hooked: Mapping[torch.fx.Node, int],
 ) -> tuple[AutogradNode, ...]:
-    """Autograd nodes with their graph nodes, hooks and leaves filled in; `hooked` says which gradients hooks see."""
-    made: dict[int, list[int]] = {}
-    for row in view.nodes:
-        if row.autograd_node is not None:
-            made.setdefault(row.autograd_node, []).append(row.ordinal)
-    on_node: dict[int, list[Hook]] = {}
-    for row in view.nodes:
-        if row.kind in ("hook", "unpack_hook") and row.autograd_node is not None:
-            call = view.fx_nodes[row.ordinal]
+    """Autograd nodes with their graph nodes, hooks and leaves.
+
+    Args:
+        nodes: as `autograd_nodes` returns them.
+        graph: the traced graph.
+        leaves: of the call.
+        hooks: the functions that the graph gets as arguments; None where there are no arguments.
+        hooked: for graph nodes that call hooks on tensors, which of their autograd node's gradients the hooks see.
+    """
+    graph_nodes_of: dict[int, list[int]] = {}
+    hooks_of: dict[int, list[Hook]] = {}
+    for row in graph.nodes:
+        if row.autograd_node is None:
+            continue
+        graph_nodes_of.setdefault(row.autograd_node, []).append(row.ordinal)
+        if row.kind in ("hook", "unpack_hook"):
+            call = graph.fx_nodes[row.ordinal]
             hook = replace(_hook(call, row.ordinal, hooks), input=hooked.get(call))
-            on_node.setdefault(row.autograd_node, []).append(hook)
+            hooks_of.setdefault(row.autograd_node, []).append(hook)
     leaf_of = {leaf.autograd_node: i for i, leaf in enumerate(leaves)}
     return tuple(
         replace(
             node,
             leaf=leaf_of.get(node.number) if node.kind == "accumulate_grad" else None,
-            hooks=tuple(on_node.get(node.number, ())),
-            graph_nodes=tuple(made.get(node.number, ())),
-            aot_graph=_aot_graph(node, [view.nodes[i].name for i in made.get(node.number, ())]),
+            hooks=tuple(hooks_of.get(node.number, ())),
+            graph_nodes=tuple(graph_nodes_of.get(node.number, ())),
+            aot_graph=_aot_graph(node, [graph.nodes[i].name for i in graph_nodes_of.get(node.number, ())]),
         )
         for node in nodes
     )
 
 
 def _aot_graph(node: AutogradNode, names: Iterable[str]) -> int | None:
-    """Which compiled region a node is the backward of, as the names of its graph nodes tell it."""
-    found = (AOT_NAME.match(name) for name in names if node.kind == "aot_backward")
-    return next((int(match[1]) for match in found if match), None)
+    """Number of the compiled region whose backward a node is, from the names of its graph nodes."""
+    matches = (AOT_NAME.match(name) for name in names if node.kind == "aot_backward")
+    return next((int(match[1]) for match in matches if match), None)
 
 
 def _hook(node: torch.fx.Node, ordinal: int, hooks: Sequence[Any] | None) -> Hook:
@@ -302,12 +310,12 @@ def _describe_function(function: Any) -> tuple[str, str]:
     return name, source_location(code.co_filename, code.co_firstlineno) if code else ""
 
 
-def disagreement(nodes: Sequence[AutogradNode], view: ReadGraph) -> str:
-    """Where the walk and the traced graph name an autograd node differently; empty where they agree."""
+def disagreement(nodes: Sequence[AutogradNode], graph: ReadGraph) -> str:
+    """Where the numbering and the traced graph name an autograd node differently; empty where they agree."""
     expected = {node.number: node.name for node in nodes}
-    rows = zip(view.nodes, view.fx_nodes, strict=True)
-    seen = dict.fromkeys(node_call(node) for row, node in rows if row.autograd_node is not None)
-    for number, traced in (call for call in seen if call is not None):
+    rows = zip(graph.nodes, graph.fx_nodes, strict=True)
+    calls = dict.fromkeys(node_call(node) for row, node in rows if row.autograd_node is not None)
+    for number, traced in (call for call in calls if call is not None):
         head, bracket, tail = traced.partition("<")
         name = re.sub(r"\d+$", "", head.rpartition("::")[2]) + bracket + tail
         if re.sub(r"\d+$", "", expected.get(number, "")) != name:

@@ -1,8 +1,8 @@
 """How C++ packs metadata into the arguments of graph nodes, read back.
 
-`IValuePacker` in torch/csrc/dynamo/compiled_autograd.h turns C++ types into plain Python values; what a value was is
-told by its form. A dtype, a layout and a memory format are bare numbers there, so that 6 is float32, and a dim, and
-an exponent: only inside these tuples do their places tell which. In torch 2.8 to 2.15:
+`IValuePacker` in torch/csrc/dynamo/compiled_autograd.h turns C++ types into plain Python values; the form of a value
+says which type it was. A dtype, a layout and a memory format become bare numbers: 6 may be float32, a dim or an
+exponent. Only their positions in these tuples say which. In torch 2.8 to 2.15:
 
     TensorOptions    (requires_grad, memory_format, device, dtype, layout, pinned_memory), each or None
     InputMetadata    (TensorOptions, sizes, is_tensor_subclass); since 2.10 a fourth, grad_dtype
@@ -27,24 +27,24 @@ MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "chan
 
 
 @dataclass(frozen=True)
-class Part:
-    """One piece of a packed value."""
+class PackedField:
+    """One field of a packed C++ value."""
 
     attribute: str
     """As in `Baked`; `size`, `stride` and `storage_offset` may be symbolic."""
     value: Any
-    """Text for what was a number; for sizes, strides and offsets what stands in the graph."""
-    what: str = ""
-    """Which of several of the attribute: `grad_dtype`."""
+    """Text for what was a number; for sizes, strides and offsets the argument of the graph node."""
+    name: str = ""
+    """Name of the field where its attribute does not say enough: `grad_dtype`."""
 
 
-def parts(value: Any) -> list[Part] | None:
-    """The pieces of a packed C++ value; None for what is not one."""
+def packed_fields(value: Any) -> list[PackedField] | None:
+    """The fields of a packed C++ value; None where the value is no such tuple."""
     if type(value) is not tuple:
         return None
-    for is_form, read in FORMS:
+    for is_form, fields_of in FORMS:
         if is_form(value):
-            return list(read(value))
+            return list(fields_of(value))
     return None
 
 
@@ -73,48 +73,48 @@ def _is_geometry(value: tuple[Any, ...]) -> bool:
     return len(value) == 3 and isinstance(value[0], list) and isinstance(value[1], list)
 
 
-def _options(value: tuple[Any, ...]) -> Iterator[Part]:
+def _options(value: tuple[Any, ...]) -> Iterator[PackedField]:
     requires_grad, memory_format, device, dtype, layout, pinned = value
     if device is not None:
-        yield Part("device", str(device))
+        yield PackedField("device", str(device))
     if dtype is not None:
-        yield Part("dtype", named(DTYPES, dtype))
+        yield PackedField("dtype", _torch_name(DTYPES, dtype))
     if layout is not None:
-        yield Part("layout", named(LAYOUTS, layout))
+        yield PackedField("layout", _torch_name(LAYOUTS, layout))
     if memory_format is not None:
-        yield Part("memory_format", named(MEMORY_FORMATS, memory_format))
+        yield PackedField("memory_format", _torch_name(MEMORY_FORMATS, memory_format))
     if requires_grad:
-        yield Part("flag", "True", "requires_grad")
+        yield PackedField("flag", "True", "requires_grad")
     if pinned:
-        yield Part("flag", "True", "pinned_memory")
+        yield PackedField("flag", "True", "pinned_memory")
 
 
-def _input_metadata(value: tuple[Any, ...]) -> Iterator[Part]:
+def _input_metadata(value: tuple[Any, ...]) -> Iterator[PackedField]:
     options, sizes, is_subclass, *grad_dtype = value
     yield from _options(options)
-    yield Part("size", sizes)
+    yield PackedField("size", sizes)
     if is_subclass:
-        yield Part("flag", "True", "is_tensor_subclass")
+        yield PackedField("flag", "True", "is_tensor_subclass")
     if grad_dtype and grad_dtype[0] not in (None, options[3]):
-        yield Part("dtype", named(DTYPES, grad_dtype[0]), "grad_dtype")
+        yield PackedField("dtype", _torch_name(DTYPES, grad_dtype[0]), "grad_dtype")
 
 
-def _type_and_size(value: tuple[Any, ...]) -> Iterator[Part]:
-    yield Part("size", value[0])
+def _type_and_size(value: tuple[Any, ...]) -> Iterator[PackedField]:
+    yield PackedField("size", value[0])
     yield from _options(value[1])
 
 
-def _variable_info(value: tuple[Any, ...]) -> Iterator[Part]:
+def _variable_info(value: tuple[Any, ...]) -> Iterator[PackedField]:
     layout, device, dtype, sizes, requires_grad, _ = value
     yield from _options((requires_grad, None, device, dtype, layout, None))
-    yield Part("size", sizes)
+    yield PackedField("size", sizes)
 
 
-def _geometry(value: tuple[Any, ...]) -> Iterator[Part]:
+def _geometry(value: tuple[Any, ...]) -> Iterator[PackedField]:
     sizes, strides, offset = value
-    yield Part("size", sizes)
-    yield Part("stride", strides, "stride")
-    yield Part("storage_offset", offset, "storage offset")
+    yield PackedField("size", sizes)
+    yield PackedField("stride", strides, "stride")
+    yield PackedField("storage_offset", offset, "storage offset")
 
 
 FORMS = (
@@ -126,6 +126,6 @@ FORMS = (
 )
 
 
-def named(names: tuple[str, ...], number: int) -> str:
-    """`torch.float32` for a number in a packed tuple; a number that is not known stays one."""
+def _torch_name(names: tuple[str, ...], number: int) -> str:
+    """`torch.float32` for a number in a packed tuple; a number without a name as it is."""
     return f"torch.{names[number]}" if 0 <= number < len(names) else str(number)

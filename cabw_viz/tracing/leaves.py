@@ -1,4 +1,4 @@
-"""Whose gradients a backward call computes."""
+"""The tensors whose gradients a backward call computes."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import NumberedNodes
 
 
-def leaves_of(call: EngineCall, walk: NumberedNodes, names: Names) -> tuple[Leaf, ...]:
-    """The leaves of a call: accumulated ones by NodeCall number, those of `torch.autograd.grad` as it returns them."""
+def leaves_of(call: EngineCall, numbering: NumberedNodes, names: Names) -> tuple[Leaf, ...]:
+    """The leaves of a call: those it accumulates into by NodeCall number, or those of `autograd.grad` in its order."""
     if not call.accumulates:
-        return tuple(_wanted(target, i, walk, names, output=i) for i, target in enumerate(call.inputs))
+        return tuple(_target_leaf(target, i, numbering, names, output=i) for i, target in enumerate(call.inputs))
     accumulated = tuple(
         Leaf(names.leaf_names(node.variable), tuple(node.variable.shape), str(node.variable.dtype), number)
-        for number, node in enumerate(walk.nodes)
+        for number, node in enumerate(numbering.nodes)
         if hasattr(node, "variable")
     )
-    covered = {leaf.autograd_node for leaf in accumulated}
-    more = (_wanted(target, i, walk, names, output=None) for i, target in enumerate(call.inputs))
-    return accumulated + tuple(leaf for leaf in more if leaf.autograd_node not in covered)
+    numbers = {leaf.autograd_node for leaf in accumulated}
+    targets = (_target_leaf(target, i, numbering, names, output=None) for i, target in enumerate(call.inputs))
+    return accumulated + tuple(leaf for leaf in targets if leaf.autograd_node not in numbers)
 
 
-def _wanted(target: object, position: int, walk: NumberedNodes, names: Names, *, output: int | None) -> Leaf:
-    """A tensor or GradientEdge that the user asked the gradient of."""
+def _target_leaf(target: object, position: int, numbering: NumberedNodes, names: Names, *, output: int | None) -> Leaf:
+    """A tensor or GradientEdge of `inputs=`."""
     node, nr = torch_adapter.gradient_edge(target)
     shape, dtype = torch_adapter.input_metadata(node, nr)
     if hasattr(node, "variable"):
-        given = names.leaf_names(node.variable)
+        leaf_names = names.leaf_names(node.variable)
     elif isinstance(target, torch.Tensor) and names.subject_names(target):
-        given = names.subject_names(target)
+        leaf_names = names.subject_names(target)
     else:
-        given = (f"input_{position} {shape}",)
-    return Leaf(given, shape, dtype, walk.number_of(node), nr, output)
+        leaf_names = (f"input_{position} {shape}",)
+    return Leaf(leaf_names, shape, dtype, numbering.number_of(node), nr, output)
 
 
-def variables_of(leaves: tuple[Leaf, ...], walk: NumberedNodes) -> list[torch.Tensor | None]:
+def variables_of(leaves: tuple[Leaf, ...], numbering: NumberedNodes) -> list[torch.Tensor | None]:
     """The leaf tensors whose `.grad` the call accumulates into; None for the others."""
-    found: list[torch.Tensor | None] = []
+    variables: list[torch.Tensor | None] = []
     for leaf in leaves:
-        node = walk.nodes[leaf.autograd_node] if leaf.autograd_node and leaf.output is None else None
-        found.append(getattr(node, "variable", None))
-    return found
+        node = numbering.nodes[leaf.autograd_node] if leaf.autograd_node and leaf.output is None else None
+        variables.append(getattr(node, "variable", None))
+    return variables

@@ -1,4 +1,4 @@
-"""Names of tensors: the subject's, or made up."""
+"""Names of tensors: those of the subject, or generated ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Names:
 
     def __init__(self, subject: Any) -> None:
         self._subject = subject
-        self._made_up = WeakTensorKeyDictionary()
+        self._generated = WeakTensorKeyDictionary()
         self._counter = 0
-        self._known: dict[int, tuple[str, ...]] = {}
+        self._subject_names: dict[int, tuple[str, ...]] = {}
         if not (subject is None or isinstance(subject, torch.nn.Module) or _names_tensors(subject)):
             raise CabwError(
                 f"capture() got {_describe(subject)} as its subject",
@@ -31,14 +31,14 @@ class Names:
             )
 
     def refresh(self) -> None:
-        """Read the subject again: lazy and parametrized modules change their parameters on the way."""
-        found: dict[int, list[str]] = {}
-        for name, tensor in self._named():
-            found.setdefault(id(tensor), []).append(name)
+        """Read the names of the subject again: lazy and parametrized modules change their parameters."""
+        names_by_id: dict[int, list[str]] = {}
+        for name, tensor in self._named_tensors():
+            names_by_id.setdefault(id(tensor), []).append(name)
         # By id: the subject keeps the tensors alive until the next refresh replaces this table.
-        self._known = {key: tuple(names) for key, names in found.items()}
+        self._subject_names = {key: tuple(names) for key, names in names_by_id.items()}
 
-    def _named(self) -> list[tuple[str, Any]]:
+    def _named_tensors(self) -> list[tuple[str, Any]]:
         if self._subject is None:
             return []
         if isinstance(self._subject, torch.nn.Module):
@@ -51,35 +51,35 @@ class Names:
 
     def named_tensors(self) -> list[tuple[tuple[str, ...], torch.Tensor]]:
         """Every tensor that the subject names, with all its names."""
-        named = {id(tensor): tensor for _, tensor in self._named()}
-        return [(self.subject_names(tensor), tensor) for tensor in named.values()]
+        tensors = {id(tensor): tensor for _, tensor in self._named_tensors()}
+        return [(self.subject_names(tensor), tensor) for tensor in tensors.values()]
 
     def subject_names(self, tensor: Any) -> tuple[str, ...]:
-        """All names that the subject gives a tensor; empty where it gives none."""
-        return self._known.get(id(tensor), ())
+        """All names that the subject has for a tensor; empty where it has none."""
+        return self._subject_names.get(id(tensor), ())
 
     def leaf_names(self, tensor: torch.Tensor) -> tuple[str, ...]:
-        """All names of a leaf, made up where the subject gives none: `param_0 (8, 4)`."""
+        """All names of a leaf; where the subject has none, a generated one: `param_0 (8, 4)`."""
         names = self.subject_names(tensor)
         if names:
             return names
-        if tensor not in self._made_up:
+        if tensor not in self._generated:
             word = "param" if self._subject is None else "leaf"
-            self._made_up[tensor] = f"{word}_{self._counter} {tuple(tensor.shape)}"
+            self._generated[tensor] = f"{word}_{self._counter} {tuple(tensor.shape)}"
             self._counter += 1
-        return (self._made_up[tensor],)
+        return (self._generated[tensor],)
 
     def names_of(self, tensor: Any) -> tuple[str, ...]:
-        """The names of a tensor, made-up ones included, without making one up."""
+        """All names of a tensor, an earlier generated one too; generates none."""
         names = self.subject_names(tensor)
-        if names or not isinstance(tensor, torch.Tensor) or tensor not in self._made_up:
+        if names or not isinstance(tensor, torch.Tensor) or tensor not in self._generated:
             return names
-        return (self._made_up[tensor],)
+        return (self._generated[tensor],)
 
     def forget(self) -> None:
         """Let go of the subject."""
-        self._subject, self._known = None, {}
-        self._made_up = WeakTensorKeyDictionary()
+        self._subject, self._subject_names = None, {}
+        self._generated = WeakTensorKeyDictionary()
 
 
 def _names_tensors(subject: Any) -> bool:
@@ -91,12 +91,12 @@ def _names_tensors(subject: Any) -> bool:
 def _describe(subject: Any) -> str:
     if isinstance(subject, Mapping):
         entries = ((name, tensor) for name, tensor in subject.items())
-        wrong = next(
+        wrong_entry = next(
             (
                 f"{n!r}: {type(t).__name__}"
                 for n, t in entries
                 if not (isinstance(n, str) and isinstance(t, torch.Tensor))
             )
         )
-        return f"a mapping with the entry {wrong}"
+        return f"a mapping with the entry {wrong_entry}"
     return f"a {type(subject).__name__}"

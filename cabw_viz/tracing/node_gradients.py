@@ -1,21 +1,20 @@
-"""The gradients into and out of every autograd node, kept while the user's own run makes them.
+"""The input and output gradients of every autograd node, copied while the user's own run computes them.
 
-A pre-hook sees what a node runs on and a post-hook what it has made, both behind the hooks that are there already.
-Copies are taken at that moment: the engine sums gradients in place, nodes may write to what they get, and `.grad` may
-be the very tensor that an accumulation gets. Three kinds of gradients are not copied again, as long as their version
-says that nothing has written to them:
+A pre-hook gets a node's input gradients and a post-hook its output gradients, both after the hooks that the node has
+already. They copy at once: the engine sums gradients in place, nodes may write to their inputs, and `.grad` may be
+the very tensor that is accumulated. Three kinds of gradients are not copied again, as long as their version says that
+nothing has written to them:
 
-    what a node passes on as it is               AddBackward0, both of its gradients
-    what the one node that made it has sent      the gradient into a node, where no others are summed into it
-    a part or another view of what came in       TBackward0, ViewBackward0, ExpandBackward0
+    an output that is an input                   AddBackward0, both of its gradients
+    an input that one node alone has sent        no other gradient is summed into it
+    an output that is a view of an input         TBackward0, ViewBackward0, ExpandBackward0
 
-A version counts the writes of PyTorch's own ops. Where code of the user's runs in the backward (hooks, custom
-Functions, compiled regions), it may write past it (`gradient.data.mul_(2)`), so there the bits are compared too.
+A version counts the writes of PyTorch's own ops. Where the user's code runs in the backward (hooks, custom Functions,
+compiled regions), it may write without counting (`gradient.data.mul_(2)`); there the bits are compared too.
 """
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cabw_viz import torch_adapter
-from cabw_viz.errors import CabwWarning
+from cabw_viz.errors import warn
 from cabw_viz.record.model import AutogradNode
 from cabw_viz.runtime.capture_state import version_of
 from cabw_viz.runtime.gradient_snapshots import (
@@ -42,8 +41,8 @@ from cabw_viz.runtime.gradient_snapshots import (
 )
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
-Place = tuple[int, int]
-"""An autograd node's number, and which of its gradients."""
+NodeInput = tuple[int, int]
+"""An autograd node's number, and which of its input gradients."""
 
 TRUSTED = frozenset({"graph_root", "builtin", "copy_slices", "accumulate_grad"})
 """Kinds of autograd nodes that write to no tensor without counting it in its version."""
@@ -51,209 +50,216 @@ TRUSTED = frozenset({"graph_root", "builtin", "copy_slices", "accumulate_grad"})
 
 @dataclass
 class Budget:
-    """How many bytes of copies a session may still take."""
+    """How many bytes the copies of a session may still take."""
 
     left: int
 
 
-class _Seen(NamedTuple):
-    """A gradient at a moment: which tensor, how often written to, and what was kept of it."""
+class _Snapshot(NamedTuple):
+    """A snapshot, with the tensor and the version that it was taken of."""
 
     tensor: Callable[[], Any]
     """A weak reference; the engine keeps a tensor that it has not passed on yet, and its Python object with it."""
     version: int | None
-    """None where it keeps no count."""
-    kept: GradientSnapshot
+    """None where the tensor keeps no count."""
+    value: GradientSnapshot
 
 
 @dataclass
 class NodeWatch:
-    """Keeps the gradients of one run by hooks on its autograd nodes.
+    """Copies the gradients of one run by hooks on its autograd nodes.
 
     Args:
-        nodes: the record's autograd nodes, hooks included.
-        walk: the nodes themselves.
-        budget: what the copies may take; a gradient that is too much for it leaves a fingerprint.
-        leaves: nodes that get the gradients of leaves, which are kept in full whatever the budget says.
-        leaves_only: keep no others.
+        nodes: the record's autograd nodes, with their hooks.
+        numbering: the nodes themselves.
+        budget: bytes for the copies; of a gradient that exceeds it a fingerprint is taken.
+        leaves: numbers of the nodes that get the gradients of leaves, which are copied whatever the budget.
+        leaves_only: copy no other gradients.
     """
 
     nodes: Sequence[AutogradNode]
-    walk: NumberedNodes
+    numbering: NumberedNodes
     budget: Budget
     leaves: frozenset[int]
     leaves_only: bool = False
-    found: NodeGradients = field(default_factory=NodeGradients)
+    gradients: NodeGradients = field(default_factory=NodeGradients)
 
     def __post_init__(self) -> None:
-        self._sent: dict[Place, _Seen | None] = {}
-        """What was sent to each place and not taken yet; None where a second gradient was added to it."""
-        self._entered: dict[int, list[_Seen | None]] = {}
-        self._suspicious = any(node.kind not in TRUSTED or node.hooks for node in self.nodes)
-        self.failed = ""
-        """What went wrong with the keeping; empty where nothing did."""
+        self._sent: dict[NodeInput, _Snapshot | None] = {}
+        """What was sent to each input and not read yet; None where a second gradient was added to it."""
+        self._inputs: dict[int, list[_Snapshot | None]] = {}
+        """Input gradients of the nodes that are running, by number."""
+        self._compare_bits = any(node.kind not in TRUSTED or node.hooks for node in self.nodes)
+        self.error = ""
+        """What went wrong in our hooks; empty where nothing did."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A context in which the nodes carry our hooks."""
+        """A context in which the nodes have our hooks."""
         handles: list[Any] = []
-        # No hook sees what the engine's root sends.
+        # No hook gets what GraphRoot sends.
         self._sent = dict.fromkeys((edge.target, edge.input) for edge in self.nodes[0].edges)
         try:
             try:
-                for row, node in zip(self.nodes, self.walk.nodes, strict=True):
+                for row, node in zip(self.nodes, self.numbering.nodes, strict=True):
                     if node is not ROOT:
-                        handles += self._hooked(row, node)
+                        handles += self._register(row, node)
             except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must be made
-                self.failed = f"{type(error).__name__}: {error}"
+                self.error = f"{type(error).__name__}: {error}"
             yield
         finally:
             for handle in handles:
                 handle.remove()
-            self._sent, self._entered = {}, {}
-            if self.failed:
-                text = f"the gradients of this backward's autograd nodes were kept in part ({self.failed})"
-                warnings.warn(text, CabwWarning, stacklevel=2)
+            self._sent, self._inputs = {}, {}
+            if self.error:
+                warn(f"the gradients of this backward's autograd nodes were kept in part ({self.error})")
 
-    def _hooked(self, row: AutogradNode, node: Any) -> Iterator[Any]:
+    def _register(self, row: AutogradNode, node: Any) -> Iterator[Any]:
         if self.leaves_only:
             if row.number in self.leaves:
-                yield node.register_prehook(self._noting(self._into, row))
+                yield node.register_prehook(self._hook(self._note_inputs, row))
             return
         kinds = {hook.kind for hook in row.hooks}
         if "pre_hook" in kinds:
-            yield self._in_front(node.register_prehook(self._noting(self._before_hooks, row)))
-        yield node.register_prehook(self._noting(self._into, row))
+            yield self._move_to_front(node.register_prehook(self._hook(self._note_inputs_before_hooks, row)))
+        yield node.register_prehook(self._hook(self._note_inputs, row))
         if row.kind == "accumulate_grad":
             return
         if "post_hook" in kinds:
-            yield self._in_front(node.register_hook(self._noting(self._before_post_hooks, row)))
-        yield node.register_hook(self._noting(self._out, row))
+            yield self._move_to_front(node.register_hook(self._hook(self._note_outputs_before_hooks, row)))
+        yield node.register_hook(self._hook(self._note_outputs, row))
 
     @staticmethod
-    def _in_front(handle: Any) -> Any:
-        """Move a hook to the front of its node's: C++ goes by the order in which they stand in a plain dict."""
+    def _move_to_front(handle: Any) -> Any:
+        """Move a hook before the node's other hooks: C++ calls them in the order of a plain dict."""
         hooks = handle.hooks_dict_ref()
         for key in [key for key in hooks or () if key != handle.id]:
             hooks[key] = hooks.pop(key)
         return handle
 
-    def _noting(self, note: Callable[..., None], row: AutogradNode) -> Callable[..., None]:
-        """A hook that changes nothing. A failure of ours in it is the last that is noted, and the backward goes on."""
+    def _hook(self, note: Callable[..., None], row: AutogradNode) -> Callable[..., None]:
+        """A hook that changes nothing. After an error of ours nothing more is noted, and the backward goes on."""
 
         def hook(*gradients: Any) -> None:
-            if self.failed:
+            if self.error:
                 return
             try:
-                with torch_adapter.without_any_torch_function(), _unseen(*gradients):
+                with torch_adapter.without_any_torch_function(), _below_user_modes(*gradients):
                     note(row, *gradients)
             except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
-                self.failed = f"{type(error).__name__} at {row.name} (#{row.number}): {error}"
+                self.error = f"{type(error).__name__} at {row.name} (#{row.number}): {error}"
 
         return hook
 
     # -- what the hooks note -----------------------------------------------------------------------------------
 
-    def _before_hooks(self, row: AutogradNode, gradients: Sequence[Any]) -> None:
-        self.found.inputs_before_hooks[row.number] = tuple(self._kept(row, gradient) for gradient in gradients)
+    def _note_inputs_before_hooks(self, row: AutogradNode, inputs: Sequence[Any]) -> None:
+        self.gradients.inputs_before_hooks[row.number] = tuple(self._value(row, each) for each in inputs)
 
-    def _into(self, row: AutogradNode, gradients: Sequence[Any]) -> None:
-        entered = []
-        for position, gradient in enumerate(gradients):
+    def _note_inputs(self, row: AutogradNode, inputs: Sequence[Any]) -> None:
+        snapshots = []
+        for position, gradient in enumerate(inputs):
             sent = self._sent.pop((row.number, position), None)
-            entered.append(self._seen(row, gradient, sent))
-        self._entered[row.number] = entered
-        self.found.inputs[row.number] = tuple(seen.kept if seen is not None else None for seen in entered)
+            snapshots.append(self._snapshot(row, gradient, sent))
+        self._inputs[row.number] = snapshots
+        self.gradients.inputs[row.number] = _values(snapshots)
 
-    def _before_post_hooks(self, row: AutogradNode, made: Sequence[Any], _: object) -> None:
-        self.found.outputs_before_hooks[row.number] = tuple(self._kept(row, gradient) for gradient in made)
+    def _note_outputs_before_hooks(self, row: AutogradNode, outputs: Sequence[Any], _: object) -> None:
+        self.gradients.outputs_before_hooks[row.number] = tuple(self._value(row, each) for each in outputs)
 
-    def _out(self, row: AutogradNode, made: Sequence[Any], inputs: Sequence[Any]) -> None:
-        entered = self._entered.pop(row.number, [])
-        known: dict[int, _Seen] = {}
-        outputs: list[_Seen | None] = []
-        for gradient in made:
-            seen = known.get(id(gradient))
-            if gradient is not None and seen is None:
-                seen = known[id(gradient)] = self._made(row, gradient, inputs, entered)
-            outputs.append(seen)
-        self.found.outputs[row.number] = tuple(seen.kept if seen is not None else None for seen in outputs)
+    def _note_outputs(self, row: AutogradNode, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+        of_inputs = self._inputs.pop(row.number, [])
+        by_id: dict[int, _Snapshot] = {}
+        snapshots: list[_Snapshot | None] = []
+        for gradient in outputs:
+            snapshot = by_id.get(id(gradient))
+            if gradient is not None and snapshot is None:
+                snapshot = by_id[id(gradient)] = self._snapshot_of_output(row, gradient, inputs, of_inputs)
+            snapshots.append(snapshot)
+        self.gradients.outputs[row.number] = _values(snapshots)
         for edge in row.edges:
-            seen = outputs[edge.output] if edge.output < len(outputs) else None
-            if seen is not None:
-                place = edge.target, edge.input
-                self._sent[place] = None if place in self._sent else seen
+            snapshot = snapshots[edge.output] if edge.output < len(snapshots) else None
+            if snapshot is not None:
+                target = edge.target, edge.input
+                self._sent[target] = None if target in self._sent else snapshot
 
-    def _made(self, row: AutogradNode, gradient: Any, inputs: Sequence[Any], entered: list[_Seen | None]) -> _Seen:
-        """What a node made: one of its inputs as it came, a view of one, or something of its own."""
-        for source, seen in zip(inputs, entered, strict=False):
+    # -- snapshots ---------------------------------------------------------------------------------------------
+
+    def _snapshot_of_output(
+        self, row: AutogradNode, gradient: Any, inputs: Sequence[Any], of_inputs: list[_Snapshot | None]
+    ) -> _Snapshot:
+        """The snapshot of an input, or a view of one, where the output is that input or a view; else a new one."""
+        for source, snapshot in zip(inputs, of_inputs, strict=False):
             if source is gradient:
-                return self._seen(row, gradient, seen) or self._copy(row, gradient)
+                return self._snapshot(row, gradient, snapshot) or self._new_snapshot(row, gradient)
         if row.kind == "builtin":
-            for source, seen in zip(inputs, entered, strict=False):
-                view = _view(gradient, source, seen)
+            for source, snapshot in zip(inputs, of_inputs, strict=False):
+                view = _view(gradient, source, snapshot)
                 if view is not None:
-                    return _Seen(weakref.ref(gradient), version_of(gradient), view)
-        return self._copy(row, gradient)
+                    return _Snapshot(weakref.ref(gradient), version_of(gradient), view)
+        return self._new_snapshot(row, gradient)
 
-    # -- keeping ------------------------------------------------------------------------------------------------
-
-    def _seen(self, row: AutogradNode, gradient: Any, earlier: _Seen | None) -> _Seen | None:
-        """A gradient: as it was seen before, if it is still that; otherwise kept anew."""
+    def _snapshot(self, row: AutogradNode, gradient: Any, earlier: _Snapshot | None) -> _Snapshot | None:
+        """The earlier snapshot of a gradient where nothing has changed since; else a new one."""
         if gradient is None:
             return None
-        full = earlier is not None and (isinstance(earlier.kept, Gradient) or row.number not in self.leaves)
-        if earlier is not None and full and self._is_still(gradient, earlier):
+        is_enough = earlier is not None and (isinstance(earlier.value, Gradient) or row.number not in self.leaves)
+        if earlier is not None and is_enough and self._is_unchanged(gradient, earlier):
             return earlier
-        return self._copy(row, gradient)
+        return self._new_snapshot(row, gradient)
 
-    def _is_still(self, gradient: Any, earlier: _Seen) -> bool:
-        """Whether a gradient is the tensor that was seen before, and holds what it held then."""
+    def _is_unchanged(self, gradient: Any, earlier: _Snapshot) -> bool:
+        """Whether a gradient is the tensor of an earlier snapshot, and nothing has written to it since."""
         if earlier.tensor() is not gradient or earlier.version is None or earlier.version != version_of(gradient):
             return False
-        if not self._suspicious:
+        if not self._compare_bits:
             return True
-        return isinstance(earlier.kept, Gradient) and same_bits(gradient, earlier.kept.value)
+        return isinstance(earlier.value, Gradient) and same_bits(gradient, earlier.value.value)
 
-    def _copy(self, row: AutogradNode, gradient: Any) -> _Seen:
-        return _Seen(weakref.ref(gradient), version_of(gradient), self._kept(row, gradient))
+    def _new_snapshot(self, row: AutogradNode, gradient: Any) -> _Snapshot:
+        return _Snapshot(weakref.ref(gradient), version_of(gradient), self._value(row, gradient))
 
-    def _kept(self, row: AutogradNode, gradient: Any) -> Any:
+    def _value(self, row: AutogradNode, gradient: Any) -> Any:
+        """A copy of a gradient; a fingerprint where the budget is spent."""
         if gradient is None:
             return None
         size = bytes_of(gradient)
-        always = size <= SMALL or row.number in self.leaves or not can_be_fingerprinted(gradient)
-        if not always and size > self.budget.left:
-            self.found.fingerprints += 1
+        in_full = size <= SMALL or row.number in self.leaves or not can_be_fingerprinted(gradient)
+        if not in_full and size > self.budget.left:
+            self.gradients.fingerprints += 1
             return fingerprint(gradient)
         if row.number not in self.leaves:
-            self.found.bytes += size
+            self.gradients.bytes += size
             self.budget.left -= size
         return Gradient(compact_copy(gradient), strides_of(gradient))
 
 
-def _unseen(*gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-    """A context in which no dispatch mode of the user's sees what is done with plain tensors; others need theirs."""
+def _values(snapshots: Sequence[_Snapshot | None]) -> tuple[GradientSnapshot | None, ...]:
+    return tuple(snapshot.value if snapshot is not None else None for snapshot in snapshots)
+
+
+def _below_user_modes(*gradients: Sequence[Any]) -> AbstractContextManager[Any]:
+    """A context below the user's dispatch modes, for plain tensors; tensors of other classes need their modes."""
     if not torch_adapter.modes_are_on():
         return nullcontext()
-    plain = all(each is None or type(each) is torch.Tensor for part in gradients for each in part)
-    return torch_adapter.below_modes() if plain else nullcontext()
+    is_plain = all(each is None or type(each) is torch.Tensor for part in gradients for each in part)
+    return torch_adapter.below_modes() if is_plain else nullcontext()
 
 
-def _view(gradient: torch.Tensor, source: Any, seen: _Seen | None) -> GradientSnapshot | None:
-    """What was kept of a node's input, seen as its output, if that is a view of it and nothing was written since."""
-    if source is None or seen is None or not isinstance(seen.kept, Gradient) or seen.version is None:
+def _view(gradient: torch.Tensor, source: Any, snapshot: _Snapshot | None) -> GradientSnapshot | None:
+    """A view of an input's copy, where the output is a view of that input and nothing has written to it since."""
+    if source is None or snapshot is None or not isinstance(snapshot.value, Gradient) or snapshot.version is None:
         return None
-    kept = seen.kept.value
-    dense = type(gradient) is type(source) is torch.Tensor and gradient.layout is source.layout is torch.strided
-    if not dense or gradient.dtype is not source.dtype or not torch_adapter.share_storage(gradient, source):
+    copy = snapshot.value.value
+    is_dense = type(gradient) is type(source) is torch.Tensor and gradient.layout is source.layout is torch.strided
+    if not is_dense or gradient.dtype is not source.dtype or not torch_adapter.share_storage(gradient, source):
         return None
     offset = gradient.storage_offset() - source.storage_offset()
     reach = offset + sum((size - 1) * step for size, step in zip(gradient.size(), gradient.stride(), strict=True))
-    marks = gradient.is_conj() or gradient.is_neg() or source.is_conj() or source.is_neg()
+    has_lazy_bits = gradient.is_conj() or gradient.is_neg() or source.is_conj() or source.is_neg()
     # A copy has the strides of what it was made of only if that was dense; then it spans just its own elements.
-    spans = kept.stride() == source.stride() and offset >= 0 and reach < source.numel() and 0 not in kept.stride()
-    if marks or not spans or 0 in gradient.size() or version_of(source) != seen.version:
+    spans = copy.stride() == source.stride() and offset >= 0 and reach < source.numel() and 0 not in copy.stride()
+    if has_lazy_bits or not spans or 0 in gradient.size() or version_of(source) != snapshot.version:
         return None
-    view = kept.as_strided(gradient.size(), gradient.stride(), kept.storage_offset() + offset)
+    view = copy.as_strided(gradient.size(), gradient.stride(), copy.storage_offset() + offset)
     return Gradient(view, strides_of(gradient))

@@ -1,8 +1,8 @@
 """The autograd nodes of a backward call, numbered as compiled autograd will number them.
 
-`_compiled_autograd_impl` (torch/csrc/dynamo/python_compiled_autograd.cpp) takes nodes last in, first out, from
-GraphRoot over all roots, each when its last consumer has been taken; with `inputs=`, edges to nodes below which
-no input lies are skipped. Must run before the backward, which frees the nodes of new leaves.
+`_compiled_autograd_impl` (torch/csrc/dynamo/python_compiled_autograd.cpp) runs nodes last in, first out, from
+GraphRoot over all roots, each when its last consumer has run; with `inputs=`, edges to nodes below which no input
+lies are skipped. The numbering must be made before the backward, which frees the nodes of new leaves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = None
 
 @dataclass(frozen=True)
 class NumberedNodes:
-    """The nodes of one call: `nodes[number]`; `nodes[0]` is GraphRoot, held as None."""
+    """The nodes of one call: `nodes[number]`; `nodes[0]` is GraphRoot, for which None stands."""
 
     nodes: tuple[Any, ...]
     roots: tuple[tuple[Any, int], ...]
@@ -33,15 +33,15 @@ class NumberedNodes:
         return {node: number for number, node in enumerate(self.nodes)}
 
     def number_of(self, node: Any) -> int | None:
-        """NodeCall number of an autograd node; None where it is not part of the call."""
+        """NodeCall number of an autograd node; None where the call does not run it."""
         return self.numbers.get(node)
 
     def edges(self, number: int) -> tuple[tuple[int, int, int], ...]:
         """(output, target number, target's input) of a node's edges within the call."""
         node = self.nodes[number]
-        following = self.roots if node is ROOT else node.next_functions
+        targets = self.roots if node is ROOT else node.next_functions
         return tuple(
-            (i, self.numbers[n], nr) for i, (n, nr) in enumerate(following) if n in self.numbers and n is not ROOT
+            (i, self.numbers[n], nr) for i, (n, nr) in enumerate(targets) if n in self.numbers and n is not ROOT
         )
 
 
@@ -58,51 +58,51 @@ def number_nodes(roots: Sequence[Any], inputs: Sequence[Any] = ()) -> NumberedNo
     def children(node: Any) -> list[Any]:
         return root_nodes if node is ROOT else [child for child, _ in node.next_functions if child is not None]
 
-    consumers, seen = _count_consumers(children)
+    consumers, all_nodes = _consumer_counts(children)
     targets = {torch_adapter.gradient_edge(target)[0] for target in inputs}
-    runs = _reaching(targets, children) if targets else seen
-    return NumberedNodes(tuple(_order(children, consumers, runs)), root_edges)
+    needed = _ancestors(targets, children) if targets else all_nodes
+    return NumberedNodes(tuple(_execution_order(children, consumers, needed)), root_edges)
 
 
-def _count_consumers(children: Callable[[Any], list[Any]]) -> tuple[Counter[Any], set[Any]]:
+def _consumer_counts(children: Callable[[Any], list[Any]]) -> tuple[Counter[Any], set[Any]]:
     """How many edges lead to each node, and all nodes."""
     consumers: Counter[Any] = Counter()
-    seen, stack = {ROOT}, [ROOT]
+    all_nodes, stack = {ROOT}, [ROOT]
     while stack:
         for child in children(stack.pop()):
             consumers[child] += 1
-            if child not in seen:
-                seen.add(child)
+            if child not in all_nodes:
+                all_nodes.add(child)
                 stack.append(child)
-    return consumers, seen
+    return consumers, all_nodes
 
 
-def _reaching(targets: Iterable[Any], children: Callable[[Any], list[Any]]) -> set[Any]:
-    """Nodes from which a target can be reached, targets included."""
-    reached, done = set(targets), set()
+def _ancestors(targets: Iterable[Any], children: Callable[[Any], list[Any]]) -> set[Any]:
+    """The nodes from which a target can be reached, targets included."""
+    ancestors, visited = set(targets), set()
     stack: list[tuple[Any, bool]] = [(ROOT, False)]
     while stack:
-        node, leaving = stack.pop()
-        if leaving:
-            if any(child in reached for child in children(node)):
-                reached.add(node)
-        elif node not in done:
-            done.add(node)
+        node, children_are_done = stack.pop()
+        if children_are_done:
+            if any(child in ancestors for child in children(node)):
+                ancestors.add(node)
+        elif node not in visited:
+            visited.add(node)
             stack.append((node, True))
             stack += [(child, False) for child in children(node)]
-    return reached
+    return ancestors
 
 
-def _order(children: Callable[[Any], list[Any]], consumers: Counter[Any], runs: set[Any]) -> list[Any]:
-    """The nodes in the order in which the tracer takes them."""
+def _execution_order(children: Callable[[Any], list[Any]], consumers: Counter[Any], needed: set[Any]) -> list[Any]:
+    """The nodes in the order in which the tracer runs them."""
     order: list[Any] = []
-    work: list[Any] = [ROOT]
-    while work:
-        node = work.pop()
+    ready: list[Any] = [ROOT]
+    while ready:
+        node = ready.pop()
         order.append(node)
         for child in children(node):
-            if child in runs:
+            if child in needed:
                 consumers[child] -= 1
                 if not consumers[child]:
-                    work.append(child)
+                    ready.append(child)
     return order

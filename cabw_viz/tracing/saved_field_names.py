@@ -2,8 +2,8 @@
 
 C++ packs a node's saved fields in the order of their names, those saved from the forward's inputs before those saved
 from its outputs (`save_var` in torchgen's gen_autograd_functions.py). Python can name the fields of most types, not
-all: a dtype, a layout, TensorOptions, TypeAndSize and counts have no getter. So names are laid along the arguments in
-order; an argument gets a name only where there is one way to do it.
+of all: a dtype, a layout, TensorOptions, TypeAndSize and counts have no getter. So the names are aligned with the
+arguments in order; an argument gets a name only where no other alignment is possible.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 UNKNOWN = object()
-"""Stands for the value of a field that was not read."""
+"""Stands for the value of a field that Python cannot read."""
 
 
 def align(
@@ -25,40 +25,39 @@ def align(
     """The field that each argument is.
 
     Args:
-        arguments: of a call, those that come from fields.
-        fields: names and values, in the order in which they are packed. Every one is among the arguments.
+        arguments: those arguments of a call that come from saved fields.
+        fields: names and values, in the order in which C++ packs them. Each is one of the arguments.
         fits: whether an argument may be a field of that value.
         may_be_nameless: whether an argument may be none of these fields.
 
     Returns:
-        A name for each argument, None where more than one way is open; None where there is no way at all.
+        The name of each argument's field, None where several are possible; None where no alignment is possible.
     """
-    count, last = len(arguments), len(fields)
+    n, m = len(arguments), len(fields)
     match = [[fits(argument, value) for _, value in fields] for argument in arguments]
     skip = [may_be_nameless(argument) for argument in arguments]
-    head = _reachable(match, skip, count, last)
-    if not head[count][last]:
+    heads = _alignable(match, skip, m)
+    if not heads[n][m]:
         return None
-    backwards = _reachable([row[::-1] for row in match[::-1]], skip[::-1], count, last)
-    names: list[str | None] = [None] * count
-    for field, (name, _) in enumerate(fields):
-        places = [
-            i for i in range(count) if head[i][field] and match[i][field] and backwards[count - i - 1][last - field - 1]
-        ]
-        if len(places) == 1:
-            names[places[0]] = name
+    tails = _alignable([row[::-1] for row in match[::-1]], skip[::-1], m)
+    names: list[str | None] = [None] * n
+    for j, (name, _) in enumerate(fields):
+        candidates = [i for i in range(n) if heads[i][j] and match[i][j] and tails[n - i - 1][m - j - 1]]
+        if len(candidates) == 1:
+            names[candidates[0]] = name
     return names
 
 
-def _reachable(match: list[list[bool]], skip: list[bool], count: int, last: int) -> list[list[bool]]:
+def _alignable(match: list[list[bool]], skip: list[bool], m: int) -> list[list[bool]]:
     """`[i][j]`: whether the first i arguments can hold exactly the first j fields."""
-    table = [[False] * (last + 1) for _ in range(count + 1)]
+    n = len(match)
+    table = [[False] * (m + 1) for _ in range(n + 1)]
     table[0][0] = True
-    for i in range(count):
-        for j in range(last + 1):
+    for i in range(n):
+        for j in range(m + 1):
             if table[i][j] and skip[i]:
                 table[i + 1][j] = True
-            if table[i][j] and j < last and match[i][j]:
+            if table[i][j] and j < m and match[i][j]:
                 table[i + 1][j + 1] = True
     return table
 
@@ -67,7 +66,7 @@ DIM = re.compile(r"(start_|end_)?dims?\d?|dimension|axis")
 
 
 def attribute_of(name: str, value: Any) -> str:
-    """What kind of thing a constant is, by the name of its field or argument, and its own type."""
+    """The `Baked.attribute` of a constant, by the name of its field or argument and by its own type."""
     if isinstance(value, bool) or (isinstance(value, list) and any(isinstance(item, bool) for item in value)):
         return "flag"
     if DIM.fullmatch(name):

@@ -1,6 +1,6 @@
-"""What each autograd node holds for its backward, as plain data: read before the backward frees it.
+"""The tensors that each autograd node has saved for its backward, as plain data: read before the backward frees them.
 
-No hook is called and no tensor is kept: what is needed to find one again among the graph's inputs is kept as numbers.
+No hook is called and no tensor is kept: a key of numbers finds a tensor again among the graph's inputs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
 TensorKey = tuple[Any, ...]
-"""Tells a tensor as a piece of memory: its storages, and how it lies in them."""
+"""Identifies a tensor by its memory: storages, shape, strides, offset and dtype."""
 
 
 @dataclass
 class SavedTensorIndex:
-    """Which piece of memory each saved tensor is."""
+    """The memory of each saved tensor."""
 
     keys: dict[tuple[int, str], TensorKey] = field(default_factory=dict)
     """By node and field."""
@@ -34,21 +34,21 @@ class SavedTensorIndex:
         nodes: Sequence[AutogradNode],
         inputs: Sequence[LiftedInput],
         keys: Sequence[TensorKey | None],
-        view: ReadGraph,
+        graph: ReadGraph,
     ) -> tuple[AutogradNode, ...]:
-        """Autograd nodes whose saved tensors know which input of the graph they are.
+        """Autograd nodes with the input of the graph that each of their saved tensors is.
 
         Args:
             nodes: with their saved tensors.
             inputs: the graph's inputs.
             keys: of the tensors that the graph runs on, by index.
-            view: the graph.
+            graph: the traced graph.
         """
         by_use: dict[tuple[int, TensorKey], int] = {}
         for row in reversed(inputs):
             key = keys[row.index] if row.index < len(keys) else None
-            for user in view.nodes[row.graph_node].users if key is not None else ():
-                number = view.nodes[user].autograd_node
+            for user in graph.nodes[row.graph_node].users if key is not None else ():
+                number = graph.nodes[user].autograd_node
                 if number is not None and key is not None:
                     by_use[number, key] = row.index
         return tuple(
@@ -58,21 +58,21 @@ class SavedTensorIndex:
 
     def _link_to_input(self, number: int, by_use: dict[tuple[int, TensorKey], int], row: SavedTensor) -> SavedTensor:
         key = self.keys.get((number, row.field))
-        found = None if key is None else by_use.get((number, key))
-        return row if found is None else replace(row, input=found)
+        index = None if key is None else by_use.get((number, key))
+        return row if index is None else replace(row, input=index)
 
 
 def read(
-    nodes: Sequence[AutogradNode], walk: NumberedNodes, names: Names
+    nodes: Sequence[AutogradNode], numbering: NumberedNodes, names: Names
 ) -> tuple[SavedTensorIndex, tuple[AutogradNode, ...]]:
-    """Read what the nodes hold; they come back with it."""
+    """The memory of the saved tensors, and the nodes with them as records."""
     with torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
-        reader = _Reader(walk, names)
-        return reader.holding, tuple(reader.read(node) for node in nodes)
+        reader = _Reader(numbering, names)
+        return reader.index, tuple(reader.read(node) for node in nodes)
 
 
 def tensor_keys(inputs: Sequence[Any]) -> list[TensorKey | None]:
-    """Keys of the tensors that a graph is about to run on."""
+    """Keys of the tensors that a graph is about to run on; empty where they cannot be read."""
     with torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
         try:
             return [_tensor_key(tensor) if isinstance(tensor, torch.Tensor) else None for tensor in inputs]
@@ -81,35 +81,35 @@ def tensor_keys(inputs: Sequence[Any]) -> list[TensorKey | None]:
 
 
 class _Reader:
-    def __init__(self, walk: NumberedNodes, names: Names) -> None:
-        self.holding = SavedTensorIndex()
-        self._walk, self._names = walk, names
+    def __init__(self, numbering: NumberedNodes, names: Names) -> None:
+        self.index = SavedTensorIndex()
+        self._numbering, self._names = numbering, names
         self._storages: dict[tuple[int, ...], int] = {}
         self._named: dict[tuple[int, ...], list[tuple[TensorKey, tuple[str, ...]]]] = {}
-        for given, tensor in names.named_tensors():
+        for names_of_tensor, tensor in names.named_tensors():
             key = _tensor_key(tensor)
-            self._named.setdefault(key[0], []).append((key, given))
+            self._named.setdefault(key[0], []).append((key, names_of_tensor))
 
     def read(self, node: AutogradNode) -> AutogradNode:
-        live = self._walk.nodes[node.number]
-        saved = () if live is ROOT else tuple(self._rows(node, live))
-        return replace(node, saved=saved, gradients_in=_entering(node, live), gradients_out=self._leaving(live))
+        fn = self._numbering.nodes[node.number]
+        saved = () if fn is ROOT else tuple(self._rows(node, fn))
+        return replace(node, saved=saved, gradients_in=_specs_in(node, fn), gradients_out=self._specs_out(fn))
 
-    def _rows(self, node: AutogradNode, live: Any) -> Iterator[SavedTensor]:
-        places = iter(torch_adapter.aot_placeholders(live) if node.kind == "aot_backward" else ())
-        for name, value, maker in torch_adapter.saved_values(live):
-            aot_node = next(places, "")
+    def _rows(self, node: AutogradNode, fn: Any) -> Iterator[SavedTensor]:
+        aot_nodes = iter(torch_adapter.aot_placeholders(fn) if node.kind == "aot_backward" else ())
+        for name, value, maker in torch_adapter.saved_values(fn):
+            aot_node = next(aot_nodes, "")
             if value is PACKED:
                 yield SavedTensor(name, packed=True, aot_node=aot_node)
             elif isinstance(value, torch.Tensor):
-                made_by = None if maker is None else self._walk.number_of(maker)
+                made_by = None if maker is None else self._numbering.number_of(maker)
                 yield replace(self._row(node.number, name, value), made_by=made_by, aot_node=aot_node)
-        if torch_adapter.is_python_function(live):
-            yield from (self._row(node.number, name, value) for name, value in torch_adapter.ctx_tensors(live))
+        if torch_adapter.is_python_function(fn):
+            yield from (self._row(node.number, name, value) for name, value in torch_adapter.ctx_tensors(fn))
 
     def _row(self, number: int, name: str, tensor: torch.Tensor) -> SavedTensor:
         key = _tensor_key(tensor)
-        self.holding.keys[number, name] = key
+        self.index.keys[number, name] = key
         storages = torch_adapter.storages_of(tensor)
         names, view_of = self._names_of(tensor, key)
         return SavedTensor(
@@ -126,23 +126,23 @@ class _Reader:
 
     def _names_of(self, tensor: torch.Tensor, key: TensorKey) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of a tensor, and of the one parameter or buffer that it is another view of."""
-        known = self._names.names_of(tensor)
-        same_memory = self._named.get(key[0], []) if not known else []
-        names = next((given for other, given in same_memory if other == key), known)
-        return names, same_memory[0][1] if not names and len(same_memory) == 1 else ()
+        own_names = self._names.names_of(tensor)
+        same_storage = self._named.get(key[0], []) if not own_names else []
+        names = next((other_names for other, other_names in same_storage if other == key), own_names)
+        return names, same_storage[0][1] if not names and len(same_storage) == 1 else ()
 
-    def _leaving(self, live: Any) -> tuple[GradientSpec | None, ...]:
-        edges = self._walk.roots if live is ROOT else live.next_functions
+    def _specs_out(self, fn: Any) -> tuple[GradientSpec | None, ...]:
+        edges = self._numbering.roots if fn is ROOT else fn.next_functions
         return tuple(None if node is None else _spec(node, nr) for node, nr in edges)
 
 
-def _entering(node: AutogradNode, live: Any) -> tuple[GradientSpec | None, ...]:
-    return () if live is ROOT else tuple(_spec(live, nr) for nr in range(node.inputs))
+def _specs_in(node: AutogradNode, fn: Any) -> tuple[GradientSpec | None, ...]:
+    return () if fn is ROOT else tuple(_spec(fn, nr) for nr in range(node.inputs))
 
 
-def _spec(live: Any, nr: int) -> GradientSpec | None:
-    found = torch_adapter.gradient_spec(live, nr)
-    return None if found is None else GradientSpec(*found)
+def _spec(fn: Any, nr: int) -> GradientSpec | None:
+    spec = torch_adapter.gradient_spec(fn, nr)
+    return None if spec is None else GradientSpec(*spec)
 
 
 def _tensor_key(tensor: torch.Tensor) -> TensorKey:

@@ -1,9 +1,8 @@
-"""Keeps other threads' backwards and our traces apart.
+"""A lock between our traces and the backwards of other threads.
 
-The compiler that compiled autograd calls is process-global: a backward that another thread starts while our trace
-is on would be captured too, or abort the process. So a trace waits for nobody (it is given up if another thread
-is in a backward), and a backward in another thread waits for the end of a trace, which runs no kernel and no
-collective and so always comes to an end.
+The compiler that compiled autograd calls is process-global: a backward that another thread starts during our trace
+would be captured too, or abort the process. A trace does not wait for backwards that are already running: it is given
+up. A backward of another thread waits for a trace to end, which runs no kernel and no collective and so always ends.
 """
 
 from __future__ import annotations
@@ -14,45 +13,46 @@ from contextlib import contextmanager
 
 
 class TraceLock:
-    """One per process."""
+    """Held by one trace, or shared by any number of backwards. There is one in a process."""
 
     def __init__(self) -> None:
-        self._trace = threading.Lock()
+        self._tracing = threading.Lock()
         self._count = threading.Lock()
-        self._in_flight = 0
+        self._running = 0
+        """How many backwards of other threads share the lock."""
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """A backward of another thread, left alone."""
-        with self._trace, self._count:
-            self._in_flight += 1
+        """A context for a backward of another thread: waits for a trace to end, and prevents the next."""
+        with self._tracing, self._count:
+            self._running += 1
         try:
             yield
         finally:
             with self._count:
-                self._in_flight -= 1
+                self._running -= 1
 
     def try_exclusive(self) -> bool:
-        """Begin a trace, unless another thread is in a backward."""
-        self._trace.acquire()
+        """Take the lock for a trace; False where a backward of another thread shares it."""
+        self._tracing.acquire()
         with self._count:
-            free = self._in_flight == 0
-        if not free:
-            self._trace.release()
-        return free
+            is_free = self._running == 0
+        if not is_free:
+            self._tracing.release()
+        return is_free
 
     def release(self) -> None:
-        """End it."""
-        self._trace.release()
+        """Release the lock that `try_exclusive` took."""
+        self._tracing.release()
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Let others pass for the time in which a captured graph runs: it may wait for them (collectives)."""
-        self._trace.release()
+        """A context in which a trace does not hold the lock: its graph runs, and may wait for other threads."""
+        self._tracing.release()
         try:
             yield
         finally:
-            self._trace.acquire()
+            self._tracing.acquire()
 
 
 TRACE_LOCK = TraceLock()
