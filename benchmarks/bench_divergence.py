@@ -36,7 +36,7 @@ def search(width: int) -> None:
             "cap.divergence()": lambda: cpu_seconds(capture.divergence),
         }
     )
-    record, kept = capture.record, capture._captured.live.node_gradients
+    record, kept = capture.record, capture._captured.state.node_gradients
     nodes = f"{len(record.autograd_nodes)} autograd nodes, {len(record.graph_nodes)} graph nodes"
     print(header(f"12-layer transformer, width {width}: {nodes}, gradients kept in {kept.bytes / 2**20:.1f} MiB"))
     for side in sides:

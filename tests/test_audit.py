@@ -414,12 +414,12 @@ def test_an_in_place_write_counts_as_one():
     hook = b.register_hook(lambda g: (g.mul_(2), None)[1])
     for again in ("audit", "replay"):
         capture = captured(lambda: b.backward(torch.ones(4, 3), retain_graph=True))
-        capture._captured.live.arguments = replace(
-            capture._captured.live.arguments, versions=(None,) * len(capture.record.inputs)
+        capture._captured.state.arguments = replace(
+            capture._captured.state.arguments, versions=(None,) * len(capture.record.inputs)
         )
-        versions = [tensor._version for tensor in capture._captured.live.arguments.inputs]
+        versions = [tensor._version for tensor in capture._captured.state.arguments.inputs]
         getattr(capture, again)()
-        after = [tensor._version for tensor in capture._captured.live.arguments.inputs]
+        after = [tensor._version for tensor in capture._captured.state.arguments.inputs]
         assert [n - before for before, n in zip(versions, after, strict=True)] == [1, 0, 0][: len(after)]
     hook.remove()
 

@@ -876,7 +876,7 @@ def test_everything_dies_when_the_session_is_closed():
         del hidden
     session[0].parity()
     alive = [weakref.ref(tensor) for tensor in [*net.parameters(), *(p.grad for p in net.parameters())]]
-    tensors = weakref.WeakSet(tensor for tensor in session[0]._captured.live.arguments.inputs)
+    tensors = weakref.WeakSet(tensor for tensor in session[0]._captured.state.arguments.inputs)
     assert len(tensors) > 4
     session.close()
     del net, x

@@ -358,7 +358,7 @@ def test_without_gradients_of_nodes_it_says_how_to_get_them(options, says, tries
 
 def test_after_close_it_is_refused_and_nothing_is_held():
     session = small()
-    kept = session[0]._captured.live.node_gradients
+    kept = session[0]._captured.state.node_gradients
     assert kept.inputs
     session.close()
     assert not kept.inputs

@@ -177,7 +177,7 @@ def test_errors_are_those_against_the_float64_replay():
     assert frame[["reference_err", "candidate_err"]].isna().all().all()
     frame = capture.parity(exact=True).frame.set_index("parameter")
     truth = capture.replay(dtype="float64")
-    model_gradients = capture._captured.live.reference
+    model_gradients = capture._captured.state.reference
     for index, leaf in enumerate(capture.record.leaves):
         exact_gradient = truth[leaf.names[0]]
         apart = (model_gradients[index].value.double() - exact_gradient).abs().max() / exact_gradient.abs().max()

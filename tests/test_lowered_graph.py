@@ -96,7 +96,7 @@ def test_a_cut_shows_what_crosses_its_border_and_nothing_else(level):
         hidden = model[1](model[0](torch.randn(3, 4)))
         (model[2](hidden).sum() + hidden.sum()).backward()  # two gradients meet before the activation's backward
     cap = session[0]
-    graph = cap.lower() if level == "aten" else cap._captured.live.graph
+    graph = cap.lower() if level == "aten" else cap._captured.state.graph
     rows = cap.results.lowered if level == "aten" else cap.record.graph_nodes
     of_module = {node.number for node in cap.record.autograd_nodes if node.module == "1"}
     by_name = {row.name: row for row in rows}

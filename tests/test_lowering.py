@@ -74,7 +74,7 @@ def test_every_workload_gives_eagers_bits_or_is_refused_in_words(name):
     observe(workload, steps=1 if name in LARGE else None, around=seen)
     for capture, outcome in zip(seen.captures, seen.outcomes, strict=True):
         if name in NOT_TRACED or name in RUN_RAISES:  # nothing to lower, or nothing to compare with
-            assert isinstance(outcome, CabwError) or not capture._captured.live.has_reference
+            assert isinstance(outcome, CabwError) or not capture._captured.state.has_reference
             continue
         if name in REFUSED:
             assert isinstance(outcome, CabwError), f"{name} can be lowered"
@@ -91,7 +91,7 @@ def test_every_workload_gives_eagers_bits_or_is_refused_in_words(name):
 
 def assert_same_as_the_run(capture, gradients):
     """The gradients have the bits that the user's own eager run gave, and the strides where those can differ."""
-    reference = capture._captured.live.reference
+    reference = capture._captured.state.reference
     assert set(gradients) == {name for index in reference for name in capture.record.leaves[index].names}
     for index, expected in reference.items():
         leaf = capture.record.leaves[index]

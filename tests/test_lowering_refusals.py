@@ -348,7 +348,7 @@ def test_it_keeps_no_captured_tensor_alive():
     with cabw_viz.capture(model) as session:
         model(torch.randn(3, 5)).square().sum().backward()
     lowered = session[0].lower()
-    captured_tensors = [weakref.ref(each) for each in session[0]._captured.live.arguments.inputs]
+    captured_tensors = [weakref.ref(each) for each in session[0]._captured.state.arguments.inputs]
     activations = [each for each in captured_tensors if not isinstance(each(), nn.Parameter)]
     assert len(activations) >= 4
     assert not dict(lowered.named_parameters())

@@ -66,7 +66,7 @@ def test_they_are_those_of_an_independent_run():
     net, loss = build()
     capture = captured(net, lambda: loss)
     kept, names = (
-        capture._captured.live.node_gradients,
+        capture._captured.state.node_gradients,
         {node.number: node.name for node in capture.record.autograd_nodes},
     )
     ours = collections.Counter(
@@ -86,7 +86,7 @@ def test_accumulation_in_place_does_not_reach_the_copies():
         return (product.sin() + product.cos() + product.exp()).sum()
 
     capture = captured({"w": w}, loss)
-    kept, number = capture._captured.live.node_gradients, numbers(capture)
+    kept, number = capture._captured.state.node_gradients, numbers(capture)
     two = torch.tensor(2.0)
     torch.testing.assert_close(kept.outputs[number["SinBackward0"]][0].value, two.cos().expand(4))
     torch.testing.assert_close(kept.outputs[number["ExpBackward0"]][0].value, two.exp().expand(4))
@@ -112,7 +112,7 @@ def test_a_gradient_changed_behind_autograds_back_is_kept_as_it_was():
 
     w, v = (torch.ones(300, requires_grad=True) for _ in range(2))
     capture = captured({"w": w, "v": v}, lambda: (v.neg() + Spoils.apply(w)).mul(0.5).sum())
-    kept, number = capture._captured.live.node_gradients, numbers(capture)
+    kept, number = capture._captured.state.node_gradients, numbers(capture)
     assert [float(part.value[0]) for part in kept.outputs[number["AddBackward0"]]] == [0.5, 0.5]
     assert float(kept.inputs[number["SpoilsBackward"]][0].value[0]) == 0.5
     assert float(kept.inputs[number["NegBackward0"]][0].value[0]) == -float(v.grad[0])
@@ -124,7 +124,7 @@ def test_of_a_call_of_grad(double):
     middle = x**3
     with cabw_viz.capture({"x": x, "middle": middle}) as session:
         torch.autograd.grad((middle * 5).sum(), [middle], create_graph=double)
-    kept = session[0]._captured.live.node_gradients
+    kept = session[0]._captured.state.node_gradients
     (leaf,) = session[0].record.leaves
     assert kept.inputs[leaf.autograd_node][leaf.input].value.tolist() == [5.0] * 3
     assert session[0].divergence().ok
@@ -136,7 +136,7 @@ def test_of_a_call_of_grad(double):
 def test_what_flows_on_unchanged_is_kept_once():
     x = torch.randn(100, 100, requires_grad=True)
     capture = captured({"x": x}, lambda: (x.t() + 1).reshape(10_000).mul(2).sum())
-    kept = capture._captured.live.node_gradients
+    kept = capture._captured.state.node_gradients
     # One for the product; the sum's is a single number that is expanded, and all others are views.
     assert kept.bytes <= 40_000 + 100
     assert kept.fingerprints == 0
@@ -145,7 +145,7 @@ def test_what_flows_on_unchanged_is_kept_once():
 def test_above_max_bytes_fingerprints_stand_in_and_leaves_are_kept_in_full():
     x, y = (torch.randn(50, 50, requires_grad=True) for _ in range(2))
     capture = captured({"x": x, "y": y}, lambda: (x.sin() @ y.cos()).square().sum(), max_bytes=25_000)
-    kept, number = capture._captured.live.node_gradients, numbers(capture)
+    kept, number = capture._captured.state.node_gradients, numbers(capture)
     assert kept.bytes <= 25_000
     assert isinstance(kept.outputs[number["PowBackward0"]][0], Gradient)
     found = kept.outputs[number["SinBackward0"]][0]
@@ -164,7 +164,7 @@ def test_the_budget_is_the_whole_blocks():
     with cabw_viz.capture({"x": x}, max_bytes=15_000) as session:
         for power in (2, 3, 4):
             (x**power).sum().backward()
-    assert [capture._captured.live.node_gradients.fingerprints > 0 for capture in session] == [False, True, True]
+    assert [capture._captured.state.node_gradients.fingerprints > 0 for capture in session] == [False, True, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64])
@@ -224,7 +224,7 @@ def test_no_autograd_node_is_kept_alive_and_the_copies_end_with_the_session():
     del out, loss
     gc.collect()
     assert marker() is None
-    kept = session[0]._captured.live.node_gradients
+    kept = session[0]._captured.state.node_gradients
     copies = [weakref.ref(each.value) for gradients in kept.outputs.values() for each in gradients if each]
     assert copies
     session.close()

@@ -108,11 +108,11 @@ def test_nan_from_a_node_is_nonfinite():
 
 def test_a_gradient_that_only_one_side_has():
     session = captured(deep())
-    live = session[0]._captured.live
+    state = session[0]._captured.state
     index = [leaf.label for leaf in session[0].record.leaves].index("0.bias")
-    kept = live.reference.pop(index)
+    kept = state.reference.pop(index)
     assert verdicts(session[0].parity())["0.bias"] == "unexpected"
-    live.reference[index] = kept
+    state.reference[index] = kept
 
     def without_bias(results):
         return [None, *results[1:]]

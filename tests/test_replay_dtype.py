@@ -230,7 +230,7 @@ def test_the_dtypes_numbers_are_pytorchs():
         w = torch.ones(2, dtype=dtype, requires_grad=True)
         with cabw_viz.capture({"w": w}) as session:
             (w * 2).sum().abs().float().backward()
-        graph = session[0]._captured.live.graph.graph
+        graph = session[0]._captured.state.graph.graph
         metadata = [
             entry
             for node in graph.nodes

@@ -119,7 +119,7 @@ def test_every_saved_tensor_that_the_graph_lifts_is_the_right_one():
             if field.startswith("_saved_")
         }
         loss.backward()
-    inputs = session[0]._captured.live.arguments.inputs
+    inputs = session[0]._captured.state.arguments.inputs
     rows = [(node.number, tensor) for node in session[0].record.autograd_nodes for tensor in node.saved]
     assert len(rows) == 5
     for place, tensor in rows:

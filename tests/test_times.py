@@ -116,12 +116,12 @@ def test_what_an_empty_call_takes_is_taken_off(monkeypatch):
 
 def test_gradients_and_random_numbers_are_left_alone():
     capture = slow_model()
-    model_gradients = [gradient.value.clone() for gradient in capture._captured.live.reference.values()]
+    model_gradients = [gradient.value.clone() for gradient in capture._captured.state.reference.values()]
     state = torch.get_rng_state()
     capture.times(1)
     assert torch.equal(state, torch.get_rng_state())
     assert capture.parity().ok
-    kept = [gradient.value for gradient in capture._captured.live.reference.values()]
+    kept = [gradient.value for gradient in capture._captured.state.reference.values()]
     assert all(map(torch.equal, model_gradients, kept))
 
 
@@ -139,7 +139,7 @@ def test_refusals_as_in_a_replay():
         capture.times(device="cuda:99")
     with pytest.raises(CabwError, match="hooks='maybe'"):
         capture.times(hooks="maybe")
-    capture._captured.live.release()
+    capture._captured.state.release()
     with pytest.raises(CabwError, match="the session was closed"):
         capture.times()
 

@@ -99,7 +99,7 @@ def tried(action, tensor, run="eager", *, tripwire, proxies=True):
         except Exception as error:  # noqa: BLE001 (what is raised is part of what is seen)
             raised = f"{type(error).__name__}: {without_cpp(error)}"
     seen = re.sub("0x[0-9a-f]+", "0x…", repr((outcome, raised)))
-    graphs = [capture._captured.live.graph for capture in session]
+    graphs = [capture._captured.state.graph for capture in session]
     codes = [graph.code if graph is not None else None for graph in graphs]
     return seen, codes, without_touches(capture.record for capture in session), outcomes(session)
 

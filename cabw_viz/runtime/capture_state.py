@@ -163,7 +163,7 @@ class Captured:
     """A capture: its record, and what it keeps alive. Tracing makes it, replay runs it again."""
 
     record: CaptureRecord
-    live: CaptureState
+    state: CaptureState
 
     def runnable(self) -> RunnableCapture:
         """The capture with all that a run of its graph takes.
@@ -171,20 +171,20 @@ class Captured:
         Raises:
             CabwError: the trace failed, so that there is no complete graph, or the session is closed.
         """
-        live = self.live
-        if live.released:
+        state = self.state
+        if state.released:
             raise CabwError(
                 "the session was closed, which released the captured tensors",
                 expected="a session that is still open",
                 try_="compute parity before session.close()",
             )
-        if live.graph is None or live.arguments is None or live.thread_state is None:
+        if state.graph is None or state.arguments is None or state.thread_state is None:
             raise CabwError(
                 f"this backward has no complete graph: {self.record.failure}",
                 expected="a backward that compiled autograd can trace",
                 try_="cap.error and session.events, which say what stopped the trace",
             )
-        return RunnableCapture(self.record, live.graph, live.arguments, live.thread_state)
+        return RunnableCapture(self.record, state.graph, state.arguments, state.thread_state)
 
 
 @dataclass(frozen=True)

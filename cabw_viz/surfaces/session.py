@@ -10,7 +10,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.model import BackwardCall, CaptureRecord, Event, Failure
 from cabw_viz.record.options import GradientsMode, Level, LinesMode, RunMode
 from cabw_viz.record.results import NO_RESULTS, CaptureData
-from cabw_viz.runtime.capture_state import Captured
+from cabw_viz.runtime.capture_state import CaptureState
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.capture import Capture
 from cabw_viz.tracing.capture_options import CaptureOptions
@@ -86,9 +86,9 @@ class SessionLog:
         self.captures: list[Capture] = []
         self.events: list[Event] = []
 
-    def add_capture(self, captured: Captured) -> int:
+    def add_capture(self, record: CaptureRecord, state: CaptureState) -> int:
         """Add a capture; returns its index."""
-        self.captures.append(Capture(captured.record, NO_RESULTS, captured.live))
+        self.captures.append(Capture(record, NO_RESULTS, state))
         return len(self.captures) - 1
 
     def update_record(self, index: int, record: CaptureRecord) -> None:

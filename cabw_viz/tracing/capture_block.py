@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from cabw_viz.record.kinds import Phase
 from cabw_viz.record.model import CaptureRecord, Event, Failure
-from cabw_viz.runtime.capture_state import Captured
+from cabw_viz.runtime.capture_state import CaptureState
 from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.calls import miss_reason
 from cabw_viz.tracing.capture_options import CaptureOptions
@@ -24,7 +24,7 @@ from cabw_viz.tracing.tripwire import tripwired
 class CaptureSink(Protocol):
     """Where a block puts its captures and events, in order; the session owns them."""
 
-    def add_capture(self, captured: Captured) -> int:
+    def add_capture(self, record: CaptureRecord, state: CaptureState) -> int:
         """Add a capture; returns its index."""
 
     def update_record(self, index: int, record: CaptureRecord) -> None:
@@ -76,7 +76,7 @@ class CaptureBlock:
     def add_capture(self, trace: BackwardTrace, failure: Failure | None = None) -> NewCapture:
         """Make a trace a capture of the session."""
         record = replace(trace.record(failure), watched=self._watched_phases(trace))
-        return NewCapture(self.sink.add_capture(Captured(record, trace.state)), record)
+        return NewCapture(self.sink.add_capture(record, trace.state), record)
 
     def _watched_phases(self, trace: BackwardTrace) -> tuple[Phase, ...]:
         if not self.options.tripwire:

@@ -120,7 +120,7 @@ def gradient_sites(captured: Captured, gradients: NodeGradients) -> GradientSite
         captured: one that can run.
         gradients: those of the user's own run.
     """
-    derived = captured.live.derived
+    derived = captured.state.derived
     if GradientSites not in derived:
         derived[GradientSites] = _SiteFinder(captured.record, captured.runnable().graph.graph, gradients).sites()
     sites: GradientSites = derived[GradientSites]

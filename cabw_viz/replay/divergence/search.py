@@ -97,13 +97,13 @@ def check_node_gradients(captured: Captured) -> NodeGradients:
             "cap.divergence(backend=...)",
         )
     check_reference(captured)
-    if captured.live.node_gradients is None:
+    if captured.state.node_gradients is None:
         raise CabwError(
             'the session was captured with gradients="leaves", so the gradients of the nodes were not kept',
             expected="gradients into and out of every autograd node",
             try_='cabw_viz.capture(..., gradients="nodes"), which is the default',
         )
-    return captured.live.node_gradients
+    return captured.state.node_gradients
 
 
 def runs_python(record: CaptureRecord) -> bool:

@@ -69,7 +69,7 @@ class Origin:
 
     def __init__(self, captured: Captured | None = None) -> None:
         self.record = None if captured is None else captured.record
-        self._live = None if captured is None else weakref.ref(captured.live)
+        self._state = None if captured is None else weakref.ref(captured.state)
 
     def captured(self) -> Captured:
         """The capture.
@@ -77,18 +77,18 @@ class Origin:
         Raises:
             CabwError: it is gone.
         """
-        live = None if self._live is None else self._live()
-        if live is None or self.record is None:
+        state = None if self._state is None else self._state()
+        if state is None or self.record is None:
             raise CabwError(
                 "the capture that this graph was lowered from is gone, and its tensors with it",
                 expected="a session that is still there, and open",
                 try_="lowered(*inputs) with inputs of your own, or lowered.gradients(capture)",
             )
-        return Captured(self.record, live)
+        return Captured(self.record, state)
 
     def is_of(self, captured: Captured) -> bool:
         """Whether it is this capture."""
-        return self._live is not None and captured.live is self._live()
+        return self._state is not None and captured.state is self._state()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
         return self

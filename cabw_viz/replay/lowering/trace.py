@@ -143,7 +143,7 @@ def _check_inputs(inputs: Sequence[Slot]) -> None:
 def _check_leaves(captured: Captured, indices: Sequence[int]) -> None:
     """Refuse a trace that lacks a gradient that your own run had: a formula went another way on stand-ins."""
     leaves = captured.record.leaves
-    lost = [leaves[index].label for index in captured.live.reference if index not in indices]
+    lost = [leaves[index].label for index in captured.state.reference if index not in indices]
     if lost:
         raise CabwError(
             f"this backward cannot be lowered: on stand-ins nothing flows to {', '.join(lost)}",

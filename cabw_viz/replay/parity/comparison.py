@@ -44,7 +44,7 @@ def parity(captured: Captured, options: ParityOptions | None = None) -> Comparis
     pairs = GradientPairs(captured, options, result)
     rows = [pairs.row(index) for index in pairs.leaves]
     rows, noise_notes = final_rows(replay, options, rows, pairs)
-    record, reference = captured.record, captured.live.reference
+    record, reference = captured.record, captured.state.reference
     graph, run = describe_graph(options.target, result), describe_run(record, (g.value for g in reference.values()))
     sides = (run, graph) if record.run == "eager" else (graph, run)
     notes = (*hook_notes(record, options.hooks), *pairs.notes(), *noise_notes)
@@ -53,8 +53,8 @@ def parity(captured: Captured, options: ParityOptions | None = None) -> Comparis
 
 def check_reference(captured: Captured) -> None:
     """Raise a CabwError where the user's own run left nothing to compare with."""
-    record, live = captured.record, captured.live
-    if live.has_reference:
+    record, state = captured.record, captured.state
+    if state.has_reference:
         return
     if record.failure is not None:
         raise CabwError(
@@ -62,9 +62,9 @@ def check_reference(captured: Captured) -> None:
             expected="a backward that ends",
             try_="cap.error and session.events",
         )
-    if live.reference_error:
+    if state.reference_error:
         raise CabwError(
-            f"the gradients of your own run could not be kept: {live.reference_error}",
+            f"the gradients of your own run could not be kept: {state.reference_error}",
             expected="a run whose gradients can be copied",
             try_='cabw_viz.capture(..., gradients="leaves"), and a report to the authors of cabw_viz',
         )

@@ -54,7 +54,7 @@ class GradientPairs:
         self.graph = {
             index: with_previous_grad(captured, index, gradient) for index, gradient in result.gradients.items()
         }
-        self.run = dict(captured.live.reference)
+        self.run = dict(captured.state.reference)
         self.leaves = [i for i, _ in enumerate(record.leaves) if i in self.graph or i in self.run]
         self.used = UsedTolerances()
         self._depths = depths(record)
@@ -126,7 +126,7 @@ def on_comparable_device(gradient: Gradient) -> Gradient:
 def with_previous_grad(captured: Captured, index: int, gradient: torch.Tensor) -> Gradient:
     """A gradient in the form of the run's: plus the previous `.grad`, where the run's is `.grad` itself."""
     accumulated = captured.record.leaves[index].output is None
-    before = captured.live.grads_before.get(index)
+    before = captured.state.grads_before.get(index)
     value = gradient if before is None else before.to(gradient.device, gradient.dtype) + gradient
     return Gradient(value, None if accumulated else strides_of(gradient))
 
