@@ -13,6 +13,9 @@ from cabw_viz.record.comparison import Element, GradientComparison
 from cabw_viz.record.kinds import Verdict
 from cabw_viz.runtime.gradient_snapshots import Gradient, equal_bits
 
+COMPARABLE_DEVICES = ("cpu", "cuda")
+"""Gradients on other devices are compared on the CPU: not all of them have float64."""
+
 
 def compare(
     name: str, reference: Gradient | None, candidate: Gradient | None, tolerance: Tolerance
@@ -67,6 +70,13 @@ def aligned(candidate: Gradient, reference: torch.Tensor) -> Gradient:
     """A gradient on the reference's device and in its dtype; complex numbers stay complex."""
     dtype = reference.dtype if reference.is_complex() == candidate.value.is_complex() else candidate.value.dtype
     return Gradient(candidate.value.to(reference.device, dtype), None)
+
+
+def on_comparable_device(gradient: Gradient) -> Gradient:
+    """A gradient on its own device, if gradients can be compared there, or on the CPU."""
+    if gradient.value.device.type in COMPARABLE_DEVICES:
+        return gradient
+    return Gradient(gradient.value.cpu(), None)
 
 
 def _compare_values(

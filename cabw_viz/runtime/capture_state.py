@@ -186,6 +186,29 @@ class Captured:
             )
         return RunnableCapture(self.record, state.graph, state.arguments, state.thread_state)
 
+    def check_reference(self) -> None:
+        """Raise a CabwError where the user's own run left nothing to compare with."""
+        record, state = self.record, self.state
+        if state.has_reference:
+            return
+        if record.failure is not None:
+            raise CabwError(
+                f"the run of this backward raised {record.failure}",
+                expected="a backward that ends",
+                try_="cap.error and session.events",
+            )
+        if state.reference_error:
+            raise CabwError(
+                f"the gradients of your own run could not be kept: {state.reference_error}",
+                expected="a run whose gradients can be copied",
+                try_='cabw_viz.capture(..., gradients="leaves"), and a report to the authors of cabw_viz',
+            )
+        raise CabwError(
+            'the session was captured with gradients="none", so no reference was kept',
+            expected="gradients of the user's own run",
+            try_='cabw_viz.capture(..., gradients="leaves")',
+        )
+
 
 @dataclass(frozen=True)
 class RunnableCapture:

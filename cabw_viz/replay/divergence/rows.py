@@ -113,16 +113,16 @@ def _with_bare_nodes(record: CaptureRecord, sites: GradientSites) -> list[Step]:
     """The steps in their order, with each autograd node that makes nothing inserted by its number."""
     own = [step for step in sites.steps if step.kind not in BETWEEN]
     known = {step.number for step in own}
-    taken: dict[int, list[str]] = {}
+    inputs: dict[int, list[str]] = {}
     for name, (side, number, _) in sites.names.items():
         if side == "inputs":
-            taken.setdefault(number, []).append(name)
+            inputs.setdefault(number, []).append(name)
     steps = list(sites.steps)
     for node in record.autograd_nodes:
         if node.number not in known:
             at = bisect.bisect([step.number for step in own], node.number)
             after = steps.index(own[at - 1]) + 1 if at else 0
-            bare = Step(node.kind, node.number, tuple(taken.get(node.number, ())), ())
+            bare = Step(node.kind, node.number, tuple(inputs.get(node.number, ())), ())
             steps.insert(after, bare)
             own.insert(at, bare)
     return steps
@@ -178,12 +178,12 @@ def _nonfinite(steps: list[Step], findings: Findings) -> list[NonFinite]:
 def _first_nonfinite(steps: list[Step], findings: Findings, side: int) -> NonFinite | None:
     if all(comparison.finite[side] for comparison in findings.observed.values()):
         return None
-    for place, step in enumerate(steps):
+    for row, step in enumerate(steps):
         outputs = [name for name in step.outputs if name in findings.observed]
         nonfinite = [name for name in outputs if not findings.observed[name].finite[side]]
         inputs = [name for name in step.inputs if name in findings.observed]
         if nonfinite and all(findings.observed[name].finite[side] for name in inputs):
             ranges = [bounds for name in inputs if (bounds := findings.range_at(name, side)) is not None]
             out = findings.range_at(nonfinite[0], side)
-            return NonFinite(SIDES[side], place, tuple(ranges), out or Range(math.nan, math.nan))
+            return NonFinite(SIDES[side], row, tuple(ranges), out or Range(math.nan, math.nan))
     return None

@@ -28,7 +28,7 @@ from cabw_viz.replay.divergence.node_comparison import NodeComparer, NodeCompari
 from cabw_viz.replay.divergence.probing import ProbingInterpreter, StoppedError, substitute
 from cabw_viz.replay.divergence.rows import Findings, rows_of
 from cabw_viz.replay.divergence.step_rounding import StepOutputs, judge_against_float64, needs_float64
-from cabw_viz.replay.parity.comparison import check_reference, hook_notes
+from cabw_viz.replay.parity.descriptions import hook_notes
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.replay import Replay
@@ -96,7 +96,7 @@ def check_node_gradients(captured: Captured) -> NodeGradients:
             try_='cabw_viz.capture(model, run="eager"), outside of any compiled autograd of your own, then '
             "cap.divergence(backend=...)",
         )
-    check_reference(captured)
+    captured.check_reference()
     if captured.state.node_gradients is None:
         raise CabwError(
             'the session was captured with gradients="leaves", so the gradients of the nodes were not kept',

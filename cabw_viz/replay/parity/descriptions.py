@@ -1,12 +1,13 @@
-"""Descriptions of the two sides of a parity."""
+"""Descriptions of the two sides of a parity, and notes on the hooks in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.model import CaptureRecord, Hook
+from cabw_viz.record.options import HookPolicy
 from cabw_viz.record.wording import counted, run_words
 from cabw_viz.replay.placement.target import Target
 from cabw_viz.replay.replay import ReplayResult
@@ -34,7 +35,7 @@ def _describe_execution(target: Target, result: ReplayResult) -> str:
     if not target.compiles:
         return "run again, op by op on eager kernels"
     if result.graph_count is None:
-        return f"made into code by {target.backend_name} and run again"
+        return f"compiled by {target.backend_name} and run again"
     kept = "" if result.graph_count else ", which compiled nothing of it"
     parts = f" ({counted(result.graph_count, 'graph')})" if result.graph_count else ""
     return f"compiled by torch.compile(backend={target.backend_name!r}){kept} and run again{parts}"
@@ -46,3 +47,29 @@ def describe_placement(tensors: Iterable[torch.Tensor]) -> str:
     devices = dict.fromkeys(str(tensor.device) for tensor in tensors)
     dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
     return f", on {' and '.join(devices)} in {' and '.join(dtypes)}" if tensors else ""
+
+
+def _accumulate_hooks(record: CaptureRecord) -> list[Hook]:
+    return [hook for node in record.autograd_nodes if node.kind == "accumulate_grad" for hook in node.hooks]
+
+
+def hook_notes(record: CaptureRecord, hooks: HookPolicy) -> Sequence[str]:
+    """What a reader of a comparison must know about hooks, and about leaves where there are none."""
+    kinds = [hook.kind for node in record.autograd_nodes for hook in node.hooks]
+    post_accumulate, unpack = kinds.count("post_acc_grad_hook"), kinds.count("unpack_hook")
+    retained = kinds.count("cpp_tensor_pre_hook")
+    others = len(kinds) - post_accumulate - unpack - retained
+    notes = []
+    if record.run == "user" and any(hook.kind.startswith("post") for hook in _accumulate_hooks(record)):
+        notes.append("hooks that follow an accumulation may have changed .grad before it was read")
+    if others:
+        notes.append(f"in the replay {counted(others, 'hook')} {'ran again' if hooks == 'run' else 'did not run'}")
+    if unpack:
+        notes.append(f"in the replay {counted(unpack, 'saved-tensor hook')} unpacked again")
+    if retained:
+        notes.append(f"in the replay {counted(retained, 'gradient')} kept by retain_grad() stayed as it was")
+    if post_accumulate:
+        notes.append(f"in the replay {counted(post_accumulate, 'post-accumulate hook')} did not run")
+    if not record.leaves:
+        notes.append("this backward computes the gradient of no leaf")
+    return notes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from cabw_viz.errors import CabwError
-from cabw_viz.numerics.compare import aligned, compare, plain
+from cabw_viz.numerics.compare import aligned, compare, on_comparable_device, plain
 from cabw_viz.numerics.measures import FUNCTIONS, measures_named
 from cabw_viz.numerics.tolerance import Tolerance, UsedTolerances, coarser, tolerance_for
 from cabw_viz.record.comparison import GradientComparison
@@ -20,9 +20,6 @@ from cabw_viz.runtime.gradient_snapshots import Gradient, strides_of
 
 COMPARED = frozenset({"bitwise", "within_tolerance", "within_noise", "mismatch"})
 """The verdicts of gradients that could be subtracted."""
-
-WHERE_COMPARED = ("cpu", "cuda")
-"""Gradients on other devices are compared on the CPU: not all of them have float64."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +47,13 @@ class GradientPairs:
     def __init__(self, captured: Captured, options: ParityOptions, result: ReplayResult) -> None:
         self.captured, self.options = captured, options
         self.record = record = captured.record
-        self.decomposed = result.decomposed
         self.graph = {
             index: with_previous_grad(captured, index, gradient) for index, gradient in result.gradients.items()
         }
         self.run = dict(captured.state.reference)
         self.leaves = [i for i, _ in enumerate(record.leaves) if i in self.graph or i in self.run]
         self.used = UsedTolerances()
+        self.notes = self._notes(result)
         self._depths = depths(record)
 
     @property
@@ -93,9 +90,9 @@ class GradientPairs:
             graph, run = on_comparable_device(graph), on_comparable_device(run)
         return graph, run
 
-    def notes(self) -> list[str]:
+    def _notes(self, result: ReplayResult) -> list[str]:
         """What a reader of the comparison must know of the two sides."""
-        notes = [f"{name} was computed by its formula: it has no kernel there" for name in self.decomposed]
+        notes = [f"{name} was computed by its formula: it has no kernel there" for name in result.decomposed]
         target = self.options.target
         if target.device is not None or target.dtype is not None:
             places = dict.fromkeys(
@@ -114,13 +111,6 @@ class GradientPairs:
             tolerance = tolerance.for_other_kernels()
         self.used.add(dtype, tolerance)
         return tolerance
-
-
-def on_comparable_device(gradient: Gradient) -> Gradient:
-    """A gradient on its own device, if gradients can be compared there, or on the CPU."""
-    if gradient.value.device.type in WHERE_COMPARED:
-        return gradient
-    return Gradient(gradient.value.cpu(), None)
 
 
 def with_previous_grad(captured: Captured, index: int, gradient: torch.Tensor) -> Gradient:

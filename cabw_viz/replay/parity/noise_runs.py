@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from cabw_viz.errors import CabwError
-from cabw_viz.numerics.compare import plain
+from cabw_viz.numerics.compare import on_comparable_device, plain
 from cabw_viz.numerics.constants import KERNEL_RUNS, ROUNDING_RUNS
 from cabw_viz.numerics.distance import ZERO, Distance, distance
 from cabw_viz.numerics.noise import Float64Errors, Noise
@@ -25,13 +25,7 @@ from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
 from cabw_viz.numerics.precision import Precision, precision_of_sides
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.replay.interpreter import GradientCollector
-from cabw_viz.replay.parity.gradient_pairs import (
-    COMPARED,
-    GradientPairs,
-    ParityOptions,
-    on_comparable_device,
-    with_previous_grad,
-)
+from cabw_viz.replay.parity.gradient_pairs import COMPARED, GradientPairs, ParityOptions, with_previous_grad
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target, resolve_target
 from cabw_viz.replay.replay import Replay
