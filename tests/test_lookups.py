@@ -1,4 +1,4 @@
-"""Lookups of deleted metadata by compiler functions and passes: found, answered as ever, and then over."""
+"""MetaLookups of deleted metadata by compiler functions and passes: found, answered as ever, and then over."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.fx.passes.shape_prop import ShapeProp
 
 import cabw_viz
 from cabw_viz.record.model import Touch
-from cabw_viz.tracing.deleted_meta import DELETED, Lookups
+from cabw_viz.tracing.deleted_meta import DELETED, MetaLookups
 from tests.test_corpus import identity, on_the_version_read
 
 
 @pytest.fixture
 def unwatched(monkeypatch):
     """The mutation: nobody takes a lookup down."""
-    monkeypatch.setattr(Lookups, "note", lambda self, key, ordinal: None)
+    monkeypatch.setattr(MetaLookups, "note", lambda self, key, ordinal: None)
 
 
 def captured(compiler, times=1, **options):
@@ -311,7 +311,7 @@ def test_after_the_call_nothing_is_watched():
 
 
 def test_nodes_keep_the_dict_they_had(monkeypatch):
-    before, graphs, watch = [], [], Lookups.watch
+    before, graphs, watch = [], [], MetaLookups.watch
 
     def spying(self, graph):
         before.extend(node.meta for node in graph.nodes)
@@ -321,7 +321,7 @@ def test_nodes_keep_the_dict_they_had(monkeypatch):
         graphs.append(graph.graph)
         return graph
 
-    monkeypatch.setattr(Lookups, "watch", spying)
+    monkeypatch.setattr(MetaLookups, "watch", spying)
     captured(compiler)
     assert [id(node.meta) for node in graphs[0].nodes] == [id(meta) for meta in before]
 

@@ -28,7 +28,7 @@ RUNS = ("eager", "compiled")
 @pytest.fixture
 def unwatched(monkeypatch):
     """The mutation: dummies as ever, and nobody who takes down what is read."""
-    monkeypatch.setattr(Tripwire, "note", lambda self, attribute, dummy: None)
+    monkeypatch.setattr(Tripwire, "note", lambda self, attribute, fake: None)
 
 
 def captured(step, run="eager", params=None, **options):

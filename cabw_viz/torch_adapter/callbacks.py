@@ -44,13 +44,13 @@ CALLBACKS: dict[str, Callback] = {
     "set_node_origin": _callback("node_name nodecall_index pyobj", fallback=lambda _, __: None),
     "apply_functional": _callback(
         "fn_name grads args output_metadata",
-        fallback=lambda tracer, given: _dummies(tracer, given["output_metadata"]),
+        fallback=lambda tracer, call: _dummies(tracer, call["output_metadata"]),
     ),
     "proxy_call_backward": _callback(
         _BACKWARD,
         f"{_BACKWARD} opaque_object_indices",  # since 2.11
-        fallback=lambda tracer, given: tuple(
-            None if entry is None else tracer.allocate_dummy() for entry in given["output_metadatas"]
+        fallback=lambda tracer, call: tuple(
+            None if entry is None else tracer.allocate_dummy() for entry in call["output_metadatas"]
         ),
     ),
     "call_copy_slices_prologue": _callback(
@@ -59,20 +59,20 @@ CALLBACKS: dict[str, Callback] = {
     ),
     "call_copy_slices_epilogue": _callback(
         "needs_input_grad result res grad_slice",
-        fallback=lambda tracer, given: _dummies(tracer, given["needs_input_grad"]),
+        fallback=lambda tracer, call: _dummies(tracer, call["needs_input_grad"]),
     ),
-    "validate_outputs": _callback("_ outputs args output_metadata", fallback=lambda _, given: given["outputs"]),
+    "validate_outputs": _callback("_ outputs args output_metadata", fallback=lambda _, call: call["outputs"]),
     "accumulate": _callback("old_var new_var", fallback=lambda tracer, _: tracer.allocate_dummy()),
     "accumulate_grad": _callback(
         "variable grad has_post_hooks",
         "variable variable_grad grad has_post_hooks",  # since 2.13
-        fallback=lambda tracer, given: tracer.allocate_dummy_like(given["variable"]),
+        fallback=lambda tracer, call: tracer.allocate_dummy_like(call["variable"]),
     ),
-    "tensor_pre_hook": _callback("inputs hook_id i", fallback=lambda _, given: given["inputs"]),
-    "cpp_tensor_pre_hook": _callback("inputs hook_id i", fallback=lambda _, given: given["inputs"]),
-    "pre_hook": _callback("inputs hook_id", fallback=lambda _, given: given["inputs"]),
-    "post_hook": _callback("outputs inputs hook_id", fallback=lambda _, given: given["outputs"]),
-    "post_acc_grad_hook": _callback("input hook_id", fallback=lambda _, given: [given["input"]]),
+    "tensor_pre_hook": _callback("inputs hook_id i", fallback=lambda _, call: call["inputs"]),
+    "cpp_tensor_pre_hook": _callback("inputs hook_id i", fallback=lambda _, call: call["inputs"]),
+    "pre_hook": _callback("inputs hook_id", fallback=lambda _, call: call["inputs"]),
+    "post_hook": _callback("outputs inputs hook_id", fallback=lambda _, call: call["outputs"]),
+    "post_acc_grad_hook": _callback("input hook_id", fallback=lambda _, call: [call["input"]]),
     "unpack_hook": _callback("hook_id data_id", fallback=lambda tracer, _: tracer.allocate_dummy()),
 }
 """The callbacks that the package overrides, by name. `check()` compares their arguments with PyTorch's."""

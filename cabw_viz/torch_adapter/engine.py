@@ -75,7 +75,7 @@ class EngineCall:
         return bool(self.options.get("accumulate_grad"))
 
     def run(self, *, keep_graph: bool | None = None) -> Any:
-        """Make the call, as the user made it unless told to keep the graph."""
+        """Make the call as the user made it; `keep_graph` overrides their choice."""
         keep = self.keep_graph if keep_graph is None else keep_graph
         return self.original(self.roots, self.grads, keep, self.create_graph, *self.rest, **self.options)
 

@@ -67,7 +67,7 @@ def fake_with_numbers(mode: Any, tensor: torch.Tensor, source: Any) -> Any:
 
 
 def fake_with_symbols(mode: Any, tensor: torch.Tensor, source: Any, symbols: Mapping[int, Any]) -> Any:
-    """A fake tensor with the given symbols for sizes, by dimension; its other sizes are numbers."""
+    """A fake tensor with these symbols for sizes, by dimension; its other sizes are numbers."""
     manner = symbolic_shapes.DimDynamic
     cache = {_name_of(size_source(source, dimension)): symbol for dimension, symbol in symbols.items()}
     context: Any = symbolic_shapes.StatefulSymbolicContext(

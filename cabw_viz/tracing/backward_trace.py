@@ -16,7 +16,7 @@ from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Fai
 from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing import extract, saved_tensors
-from cabw_viz.tracing.deleted_meta import Lookups
+from cabw_viz.tracing.deleted_meta import MetaLookups
 from cabw_viz.tracing.leaves import leaves_of
 from cabw_viz.tracing.metadata import with_metadata
 from cabw_viz.tracing.naming import Names
@@ -52,7 +52,7 @@ class BackwardTrace:
     nodes: tuple[AutogradNode, ...]
     leaves: tuple[Leaf, ...]
     notes: TraceNotes = field(default_factory=TraceNotes)
-    lookups: Lookups = field(default_factory=Lookups)
+    lookups: MetaLookups = field(default_factory=MetaLookups)
     state: CaptureState = field(default_factory=CaptureState)
     outcome: NewCapture | CacheHit | None = None
     """What the engine has done with the graph: None before it calls it, and where the trace fails."""

@@ -18,7 +18,7 @@ from cabw_viz.tracing.capture_options import CaptureOptions
 from cabw_viz.tracing.node_gradients import Budget
 from cabw_viz.tracing.outcome import CacheHit, NewCapture, TraceFailed, TraceOutcome
 from cabw_viz.tracing.trace_cache import TraceCache
-from cabw_viz.tracing.tripwire import tripwired
+from cabw_viz.tracing.tripwire import tripwire_tracer
 
 
 class CaptureSink(Protocol):
@@ -71,7 +71,7 @@ class CaptureBlock:
 
     def tracer_class(self, base: type[Any]) -> type[Any]:
         """A tracer class, with the tripwire where the block wants it."""
-        return tripwired(base) if self.options.tripwire else base
+        return tripwire_tracer(base) if self.options.tripwire else base
 
     def add_capture(self, trace: BackwardTrace, failure: Failure | None = None) -> NewCapture:
         """Make a trace a capture of the session."""

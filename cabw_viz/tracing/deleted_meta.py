@@ -1,8 +1,8 @@
-"""Graph nodes' `meta` that tells who looks up what compiled autograd has deleted from it.
+"""A `meta` of graph nodes that reports lookups of keys that compiled autograd has deleted from it.
 
-The tracer deletes `val`, `example_value` and `tensor_meta` from every node, so that no pass leans on the shapes of
-dummies. While the user's compiler function is at work, and until the backward call is over, a lookup of one of them
-is taken down, with the line that did it, and answered as ever.
+The tracer deletes `val`, `example_value` and `tensor_meta` from every node, so that no pass relies on the shapes of
+dummies. While the user's compiler function runs, and until the backward call is over, a lookup of one of these keys
+is noted, with the line that did it, and answered as by a dict.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ DELETED = ("val", "example_value", "tensor_meta")
 _MISSING = object()
 
 
-class Lookups:
-    """One backward call's: watches a graph, and takes down lookups until told to end."""
+class MetaLookups:
+    """The lookups of one backward call: noted for a graph and its copies until `end`."""
 
     def __init__(self) -> None:
-        self._found: Counter[tuple[str, int, str]] = Counter()
-        self._metas: list[tuple[torch.fx.Node, dict[str, Any], Meta]] = []
+        self._counts: Counter[tuple[str, int, str]] = Counter()
+        self._metas: list[tuple[torch.fx.Node, dict[str, Any], WatchedMeta]] = []
         self._ended = False
 
     def watch(self, graph: torch.fx.Graph) -> None:
         """Watch the nodes of a graph; those of copies of it are watched with them."""
         for ordinal, node in enumerate(graph.nodes):
-            meta = Meta(node.meta, self, ordinal)
+            meta = WatchedMeta(node.meta, self, ordinal)
             self._metas.append((node, node.meta, meta))
             node.meta = meta
 
     def note(self, key: str, ordinal: int) -> None:
-        """A key was looked up in vain now."""
+        """Note that a key was looked up and is missing."""
         if not self._ended:
-            self._found[key, ordinal, external_caller(sys._getframe(1))] += 1  # noqa: SLF001  # documented
+            self._counts[key, ordinal, external_caller(sys._getframe(1))] += 1  # noqa: SLF001  # documented
 
     def end(self) -> None:
-        """Give the nodes their own dicts back, with what was put into them; copies of them are silent from here on."""
+        """Restore the nodes' own dicts, with the entries set meanwhile. Copies of nodes report nothing from here on."""
         self._ended = True
         for node, own, meta in self._metas:
             if node.meta is meta:
@@ -53,76 +53,76 @@ class Lookups:
         self._metas.clear()
 
     def touches(self, nodes: Sequence[GraphNode]) -> tuple[Touch, ...]:
-        """What was looked up, in order of first lookup.
+        """The lookups as rows of the record, in order of first lookup.
 
         Args:
-            nodes: of the graph as it was handed out; none where the record has none.
+            nodes: the record's rows of the graph that was watched; empty where the record has none.
         """
-        known: list[tuple[int | None, int | None]] = [(node.autograd_node, node.ordinal) for node in nodes]
+        numbers: list[tuple[int | None, int | None]] = [(node.autograd_node, node.ordinal) for node in nodes]
         return tuple(
-            Touch("graph_pass", key, *(known[ordinal] if known else (None, None)), "pass", where, count)
-            for (key, ordinal, where), count in self._found.items()
+            Touch("graph_pass", key, *(numbers[ordinal] if numbers else (None, None)), "pass", where, count)
+            for (key, ordinal, where), count in self._counts.items()
         )
 
 
-class Meta(dict[str, Any]):
-    """A node's `meta`: the dict that it was, and a note for each lookup of a deleted key that nobody has set since."""
+class WatchedMeta(dict[str, Any]):
+    """A node's `meta` that notes each lookup of a deleted key, unless the key was set again."""
 
-    def __init__(self, items: dict[str, Any], lookups: Lookups, ordinal: int) -> None:
+    def __init__(self, items: dict[str, Any], lookups: MetaLookups, ordinal: int) -> None:
         super().__init__(items)
         self._lookups, self._ordinal = lookups, ordinal
-        self._set: set[str] = set()
-        """Deleted keys that somebody has set, and taken out again."""
+        self._removed: set[str] = set()
+        """Deleted keys that were set, and removed again."""
 
-    def _look(self, key: object) -> None:
-        if key in DELETED and key not in self._set and not super().__contains__(key):
+    def _note_missing(self, key: object) -> None:
+        if key in DELETED and key not in self._removed and not super().__contains__(key):
             self._lookups.note(str(key), self._ordinal)
 
     def __missing__(self, key: str) -> Any:
-        self._look(key)
+        self._note_missing(key)
         raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
-        self._look(key)
+        self._note_missing(key)
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
         """As a dict does."""
-        self._look(key)
+        self._note_missing(key)
         return super().get(key, default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         """As a dict does."""
-        self._look(key)
+        self._note_missing(key)
         return super().setdefault(key, default)
 
     def pop(self, key: str, default: Any = _MISSING) -> Any:
         """As a dict does."""
-        self._look(key)
-        self._taken_out(key)
+        self._note_missing(key)
+        self._note_removed(key)
         return super().pop(key) if default is _MISSING else super().pop(key, default)
 
     def __delitem__(self, key: str) -> None:
-        self._taken_out(key)
+        self._note_removed(key)
         super().__delitem__(key)
 
     def clear(self) -> None:
         """As a dict does."""
-        self._taken_out(*self)
+        self._note_removed(*self)
         super().clear()
 
-    def _taken_out(self, *keys: str) -> None:
-        self._set.update(key for key in keys if key in DELETED and super(Meta, self).__contains__(key))
+    def _note_removed(self, *keys: str) -> None:
+        self._removed.update(key for key in keys if key in DELETED and super(WatchedMeta, self).__contains__(key))
 
-    def __copy__(self) -> Meta:
-        """What fx makes of a node's meta when it copies a graph: the copy stands for the same node."""
-        return Meta(self, self._lookups, self._ordinal)
+    def __copy__(self) -> WatchedMeta:
+        """The meta of a node's copy, which counts as the same node."""
+        return WatchedMeta(self, self._lookups, self._ordinal)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Meta:
-        made = memo[id(self)] = Meta({}, self._lookups, self._ordinal)
-        made.update(copy.deepcopy(dict(self), memo))
-        return made
+    def __deepcopy__(self, memo: dict[int, Any]) -> WatchedMeta:
+        result = memo[id(self)] = WatchedMeta({}, self._lookups, self._ordinal)
+        result.update(copy.deepcopy(dict(self), memo))
+        return result
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A plain dict, for whoever pickles a graph."""
+        """Pickle as a plain dict."""
         return dict, (dict(self),)

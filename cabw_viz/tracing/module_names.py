@@ -1,4 +1,4 @@
-"""Names of modules: the subject's, or how whoever called them holds them."""
+"""Names of modules: their path in the model, or the attribute of the caller that holds them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from cabw_viz import torch_adapter
 
-_BEHIND = "_orig_mod"
-"""By this name a compiled module holds the one that it was made of."""
+_ORIGINAL = "_orig_mod"
+"""The attribute in which a compiled module holds its original."""
 
 
 @dataclass(frozen=True)
 class ModuleName:
-    """A module as people know it."""
+    """The name of a module for display."""
 
     path: str
-    """`layers.3.mlp`; empty for the subject itself; `(Linear)` for a module that nobody holds by a name."""
+    """`layers.3.mlp`; empty for the subject itself; `(Linear)` for a module without a path."""
     cls: str
     """Name of its class."""
 
@@ -34,23 +34,23 @@ class Caller(NamedTuple):
 
 
 class ModuleNames:
-    """Gives each module's name a number, the first time that the module is called; keeps no module alive.
+    """Numbers the names of modules, in the order of their first calls; keeps no module alive.
 
-    The name hangs on the caller too: a module that is registered twice goes by the path below its caller, and one
-    that the subject does not know by the way its caller holds it.
+    A name depends on the caller too: a module that is registered twice gets its path below the caller, and a module
+    that is not in the subject gets the attribute of the caller that holds it.
     """
 
     def __init__(self, subject: Any) -> None:
         self._subject = subject if isinstance(subject, torch.nn.Module) else None
         self._paths: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._registered: dict[str, ModuleName] = {}
-        self._known: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._numbers_of: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._numbers: dict[ModuleName, int] = {}
         self.names: list[ModuleName] = []
         self._lock = threading.RLock()
 
     def read(self) -> None:
-        """Read the subject's modules; parametrized and lazy ones change on the way."""
+        """Read the subject's modules, again where they have changed (parametrized and lazy ones)."""
         self._paths, self._registered = WeakIdKeyDictionary(), {}
         if self._subject is not None:
             for path, module in self._subject.named_modules(remove_duplicate=False):
@@ -58,30 +58,30 @@ class ModuleNames:
                 self._paths.setdefault(module, []).append(name.path)
 
     def _register(self, path: str, module: torch.nn.Module) -> ModuleName:
-        """The name of a module at a path; what stands behind a compiled one goes by that one's, and so on below."""
+        """The name of a module at a path. The original of a compiled module has that module's name, and so on below."""
         above, _, last = path.rpartition(".")
         holder = self._registered.get(above) if path else None
         if holder is None:
             return ModuleName(path, _class_of(module))
-        if last == _BEHIND and holder.cls == _class_of(module):
+        if last == _ORIGINAL and holder.cls == _class_of(module):
             return holder
         return ModuleName(_joined(holder.path, last), _class_of(module))
 
     def forget(self) -> None:
-        """Let go of the subject."""
+        """Drop the reference to the subject."""
         self._subject = None
 
     def number_of(self, module: torch.nn.Module, caller: Caller | None) -> int:
         """The number of a module's name, as an index into `names`."""
         key = -1 if caller is None else caller.number
-        known: dict[int, int] | None = self._known.get(module)
-        if known is None or key not in known:
+        numbers: dict[int, int] | None = self._numbers_of.get(module)
+        if numbers is None or key not in numbers:
             with self._lock:
-                known = self._known.setdefault(module, {})
-                known[key] = self._new(ModuleName(self._path(module, caller), _class_of(module)))
-        return known[key]
+                numbers = self._numbers_of.setdefault(module, {})
+                numbers[key] = self._add(ModuleName(self._path(module, caller), _class_of(module)))
+        return numbers[key]
 
-    def _new(self, name: ModuleName) -> int:
+    def _add(self, name: ModuleName) -> int:
         number = self._numbers.setdefault(name, len(self.names))
         if number == len(self.names):
             self.names.append(name)
@@ -91,17 +91,17 @@ class ModuleNames:
         above = None if caller is None else self.names[caller.number].path
         try:
             if module not in self._paths:
-                self.read()  # it may have come to the subject since
+                self.read()  # it may be new in the subject
             paths = self._paths.get(module) or self._paths.get(torch_adapter.original_module(module))
             if paths:
                 return _nearest(paths, above)
-            held = next(_held(caller.module, module), None) if caller is not None else None
-        except Exception:  # noqa: BLE001  # whatever a module of the user's answers, its forward must go on
-            held = None
-        return _joined(above, held or f"({_class_of(module)})")
+            attribute = next(_attributes_of(caller.module, module), None) if caller is not None else None
+        except Exception:  # noqa: BLE001  # whatever a module of the user's raises, its forward must go on
+            attribute = None
+        return _joined(above, attribute or f"({_class_of(module)})")
 
     def owner(self, names: tuple[str, ...]) -> ModuleName | None:
-        """The module of the subject's that owns the parameter of these names; None where there is none."""
+        """The module of the subject that owns the parameter of these names; None where there is none."""
         owners = (self._registered.get(name.rpartition(".")[0]) for name in names)
         return next((owner for owner in owners if owner is not None), None)
 
@@ -116,14 +116,14 @@ def _nearest(paths: list[str], above: str | None) -> str:
     return next(below, paths[0])
 
 
-def _joined(above: str | None, held: str) -> str:
-    return f"{above}.{held}" if above else held
+def _joined(above: str | None, name: str) -> str:
+    return f"{above}.{name}" if above else name
 
 
-def _held(caller: torch.nn.Module, module: torch.nn.Module) -> Iterator[str]:
-    """The ways by which a module holds another: as a submodule, as a plain attribute, in a plain list or dict."""
-    for path, found in caller.named_modules(remove_duplicate=False):
-        if found is module and path:
+def _attributes_of(caller: torch.nn.Module, module: torch.nn.Module) -> Iterator[str]:
+    """Where a module holds another: a submodule's path, a plain attribute, an item of a plain list or dict."""
+    for path, each in caller.named_modules(remove_duplicate=False):
+        if each is module and path:
             yield path
     for name, value in vars(caller).items():
         if value is module:
