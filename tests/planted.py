@@ -101,7 +101,7 @@ def tanh_twice():
 def described(value: Any) -> str:
     """A result, such that two runs can be compared; not by reading the tensors that are watched."""
     if isinstance(value, torch.Tensor):
-        value = getattr(value, "plain", value)
+        value = getattr(value, "inner_fake", value)
         strides = value.stride() if value.layout is torch.strided else None
         return f"{type(value).__name__} {tuple(value.shape)} {strides} {value.dtype} {value.device}"
     if isinstance(value, (list, tuple)):

@@ -2,12 +2,12 @@
 
 The tracer computes with FakeTensors: dummies of shape [0, 123456789], results of custom Functions, clones for hooks,
 and the inputs that it lifts. A program gets each of them as a `WatchedFake`, a FakeTensor that wraps the tracer's own
-one as its `inner_fake`. Proxies are bound to the wrapped FakeTensor, and ops run on it: below the watched ones a trace is
-as without them, and reads by PyTorch's own machinery there do not count. A read of a watched one arrives here:
+one, its `inner_fake`. Proxies are bound to the wrapped FakeTensor, and ops run on it: below the watched ones a trace
+is as without them, and reads by PyTorch's own machinery there do not count. A read of a watched one:
 
-    C++ or Python asks for size, stride, device, ...    ─► TripwireMode ─► Tripwire.dispatch   noted, answered by inner
-    an op is called on it                               ─► TripwireMode ─► Tripwire.dispatch   noted, run on inner
-    Python reads .dtype, .device, .is_sparse, ...       ─► a property of WatchedFake           noted, answered by inner
+    C++ or Python asks for size, stride, device, ...    ─► TripwireMode ─► dispatch   noted, answered by the wrapped one
+    an op is called on it                               ─► TripwireMode ─► dispatch   noted, run on the wrapped one
+    Python reads .dtype, .device, .is_sparse, ...       ─► a property of WatchedFake  noted, answered by the wrapped one
 
 What this cannot see: dtype, is_sparse, element size and storage read by C++, which are not dispatched; and lifted
 tensors that are views or have a history, which are not wrapped.
@@ -263,7 +263,7 @@ class TripwireTracer:
         return self.tripwire.wrapper_of(super().allocate_dummy_like(inner_of(like)))  # type: ignore[misc]  # as above
 
     def accumulate_grad(self, *args: Any) -> Any:
-        """As the tracer does. Setting a `.grad` compares its metadata with the leaf's, which does not count as reads."""
+        """As the tracer does; that setting a `.grad` compares its metadata with the leaf's does not count as reads."""
         with self.tripwire.muted():
             return super().accumulate_grad(*args)  # type: ignore[misc]  # as above
 
