@@ -37,9 +37,9 @@ export default [
   },
   {
     // Older than these rules.
-    files: ["arrange", "boxes", "columns", "encode", "families", "graph", "levels", "overlay", "tiles", "tree", "wrap"]
-      .concat(["panels/chart", "panels/group", "panels/overview"])
-      .map((name) => `cabw_viz/views/inspector/src/${name}.js`),
+    files: ["columns", "encode", "families", "graph", "levels", "tiles", "tree"].map(
+      (name) => `cabw_viz/views/inspector/src/${name}.js`,
+    ),
     rules: Object.fromEntries(
       ["max-lines", "max-lines-per-function", "no-control-regex", "no-shadow", "one-var", "prefer-template"].map(
         (rule) => [rule, "off"],

@@ -33,83 +33,69 @@ export function paintFrame(r, b) {
   ctx.globalAlpha = 1;
 }
 
+const some = (pairs, test) => {
+  for (let i = 0; i < pairs.length; i += 2) if (test(pairs[i], pairs[i + 1])) return true;
+  return false;
+};
+
+/** How an edge is marked: "near" what is hovered, "up" on the way of the selection or above it, "down" below it, or "plain". */
+function markOf(pairs, { mark, near, path }) {
+  if (near && some(pairs, (a, b) => near[a] || near[b])) return "near";
+  if (path) return some(pairs, (a, b) => path[a] && path[b]) ? "up" : "plain";
+  if (mark && some(pairs, (a, b) => mark[a] & 1 && mark[b] & 1)) return "up";
+  return mark && some(pairs, (a, b) => mark[a] & 2 && mark[b] & 2) ? "down" : "plain";
+}
+
 export function paintEdges(r, top, bottom, left, right) {
-  const { ctx, theme, view, scene } = r;
-  const { mark, near: close, path: way } = r.state;
-  const plain = new Path2D();
-  const up = new Path2D();
-  const down = new Path2D();
-  const near = new Path2D();
-  const arrows = view.k >= LOD.labels ? [] : null;
-  const some = (pairs, test) => {
-    for (let i = 0; i < pairs.length; i += 2) if (test(pairs[i], pairs[i + 1])) return true;
-    return false;
-  };
+  const { ctx, theme, view, scene, state } = r;
+  const colours = { plain: theme.edge, down: theme.down, up: theme.up, near: theme.text };
+  const paths = { plain: new Path2D(), down: new Path2D(), up: new Path2D(), near: new Path2D() };
+  const arrows = [];
+  const marked = state.near || state.path || state.mark;
+  const straight = view.k < LOD.round;
   const { bounds, pointsAt, pairsAt } = scene;
   const many = scene.arrow.length;
   for (let e = 0; e < many; e++) {
     if (bounds[4 * e + 3] < top || bounds[4 * e + 1] > bottom || bounds[4 * e + 2] < left || bounds[4 * e] > right)
       continue;
     const points = scene.points.subarray(pointsAt[e], pointsAt[e + 1]);
-    const pairs = close || way || mark ? scene.pairs.subarray(pairsAt[e], pairsAt[e + 1]) : null;
-    let path = plain;
-    let colour = theme.edge;
-    if (close && some(pairs, (a, b) => close[a] || close[b])) {
-      path = near;
-      colour = theme.text;
-    } else if (way) {
-      if (some(pairs, (a, b) => way[a] && way[b])) {
-        path = up;
-        colour = theme.up;
-      }
-    } else if (mark && some(pairs, (a, b) => mark[a] & 1 && mark[b] & 1)) {
-      path = up;
-      colour = theme.up;
-    } else if (mark && some(pairs, (a, b) => mark[a] & 2 && mark[b] & 2)) {
-      path = down;
-      colour = theme.down;
-    }
-    curve(path, points, view.k < LOD.round);
-    if (arrows && scene.arrow[e]) arrows.push(points[points.length - 2], points[points.length - 1], colour);
+    const mark = marked ? markOf(scene.pairs.subarray(pairsAt[e], pairsAt[e + 1]), state) : "plain";
+    curve(paths[mark], points, straight);
+    if (view.k >= LOD.labels && scene.arrow[e]) arrows.push([points.at(-2), points.at(-1), colours[mark]]);
   }
-  const thin = Math.min(1.25, 1.1 / view.k + 0.1);
   ctx.globalAlpha = r.t < 1 ? r.t : 1;
-  const stroke = (path, colour, width, dash = []) => {
-    ctx.setLineDash(dash);
-    ctx.strokeStyle = colour;
-    ctx.lineWidth = width;
+  ctx.lineWidth = Math.max(Math.min(1.25, 1.1 / view.k + 0.1), 0.6 / view.k);
+  for (const [mark, path] of Object.entries(paths)) {
+    ctx.setLineDash(mark === "down" ? [5, 3] : []);
+    ctx.strokeStyle = colours[mark];
     ctx.stroke(path);
-  };
-  stroke(plain, theme.edge, Math.max(thin, 0.6 / view.k));
-  stroke(down, theme.down, Math.max(1.6, 1.2 / view.k), [5, 3]);
-  stroke(up, theme.up, Math.max(1.6, 1.2 / view.k));
-  stroke(near, theme.text, Math.max(1.6, 1.2 / view.k));
-  ctx.setLineDash([]);
-  for (let i = 0; arrows && i < arrows.length; i += 3) {
-    const x = arrows[i];
-    const y = arrows[i + 1];
-    ctx.fillStyle = arrows[i + 2];
-    ctx.beginPath();
-    ctx.moveTo(x, y);
-    ctx.lineTo(x - 3.2, y - 6);
-    ctx.lineTo(x + 3.2, y - 6);
-    ctx.fill();
+    ctx.lineWidth = Math.max(1.6, 1.2 / view.k); // all but plain ones
   }
+  ctx.setLineDash([]);
+  for (const [x, y, colour] of arrows) paintArrow(ctx, x, y, colour);
   ctx.globalAlpha = 1;
+}
+
+function paintArrow(ctx, x, y, colour) {
+  ctx.fillStyle = colour;
+  ctx.beginPath();
+  ctx.moveTo(x, y);
+  ctx.lineTo(x - 3.2, y - 6);
+  ctx.lineTo(x + 3.2, y - 6);
+  ctx.fill();
 }
 
 export function paintBox(r, b) {
   const { ctx, view } = r;
   ctx.globalAlpha = fade(r, b);
-  const found = r.classOf(b.item);
-  const colour = r.colours.get(b.item.nodes ? found.main : found);
+  const colour = r.colourOf(b.item);
   const rect = rectOf(r, b);
   if (view.k < LOD.round) {
     // far away: colour only
     ctx.fillStyle = colour.quiet ? colour.border : colour.solid;
     ctx.fillRect(rect[0], rect[1], rect[2], Math.max(rect[3], 0.9 / view.k)); // never paler than its colour
   } else if (b.kind === "node") paintNode(r, b, rect, colour);
-  else paintGroup(r, b, rect, found.parts);
+  else paintGroup(r, b, rect);
   ctx.globalAlpha = 1;
 }
 
@@ -148,27 +134,23 @@ function paintNode(r, b, [x, y, w, h], colour) {
   ctx.textAlign = "left";
 }
 
-function paintGroup(r, b, [x, y, w, h], parts) {
+function paintGroup(r, b, [x, y, w, h]) {
   const { ctx, theme, view } = r;
-  const g = b.item;
-  const stack = b.kind === "stack";
-  const H = stack ? h - 8 : h;
+  const isStack = b.kind === "stack";
+  const front = isStack ? h - 8 : h;
   ctx.strokeStyle = theme["line-strong"];
   ctx.lineWidth = 1;
-  for (const i of stack ? [2, 1] : []) {
-    ctx.fillStyle = theme.surface;
+  const card = (dx, dy, fill) => {
+    ctx.fillStyle = fill;
     ctx.beginPath();
-    ctx.roundRect(x + i * 5, y + i * 4, w - i * 10, H, 6);
+    ctx.roundRect(x + dx, y + dy, w - 2 * dx, front, 6);
     ctx.fill();
     ctx.stroke();
-  }
-  ctx.fillStyle = theme.box;
-  ctx.beginPath();
-  ctx.roundRect(x, y, w, H, 6);
-  ctx.fill();
-  ctx.stroke();
-  if (stack) paintCells(r, b);
-  else paintBar(r, x + 10, y + H - 8, w - 20, 3, parts);
+  };
+  for (const i of isStack ? [2, 1] : []) card(i * 5, i * 4, theme.surface);
+  card(0, 0, theme.box);
+  if (isStack) paintCells(r, b);
+  else paintBar(r, x + 10, y + front - 8, w - 20, 3, r.classOf(b.item).parts);
   if (view.k < LOD.marks) return;
   ctx.fillStyle = theme.faint;
   ctx.beginPath();
@@ -176,28 +158,22 @@ function paintGroup(r, b, [x, y, w, h], parts) {
   ctx.lineTo(x + 15, y + 14);
   ctx.lineTo(x + 10, y + 18);
   ctx.fill();
+  paintGroupText(r, b.item, isStack, x + 21, y, w);
+}
+
+function paintGroupText(r, g, isStack, x, y, w) {
+  const { ctx, theme, view } = r;
+  const size = (s) => `${(s * r.grow).toFixed(1)}px`;
   ctx.textBaseline = "middle";
   ctx.fillStyle = theme.text;
-  const used = paintText(
-    r,
-    nameOf(g) + (stack ? `  ×${g.stack}` : ""),
-    x + 21,
-    y + 14.5,
-    w - 60,
-    `600 ${(12.5 * r.grow).toFixed(1)}px`,
-  );
+  const name = nameOf(g) + (isStack ? `  ×${g.stack}` : "");
+  const used = paintText(r, name, x, y + 14.5, w - 60, `600 ${size(12.5)}`);
   if (view.k < LOD.labels) return;
   ctx.fillStyle = theme.muted;
-  const sub = stack ? `${g.children[0].cls}` : g.cls === g.name ? "" : g.cls;
-  paintText(r, sub, x + 21 + used + 7, y + 15, w - 44 - used, `${(11 * r.grow).toFixed(1)}px`);
-  paintText(
-    r,
-    `${plural(g.nodes.length, "node")}${r.figureOf(g) ? `  ·  ${r.figureOf(g)}` : ""}`,
-    x + 21,
-    y + (stack ? 30 : 27.5),
-    w - 30,
-    `${(11 * r.grow).toFixed(1)}px`,
-  );
+  const ownClass = g.cls === g.name ? "" : g.cls;
+  paintText(r, isStack ? `${g.children[0].cls}` : ownClass, x + used + 7, y + 15, w - 44 - used, size(11));
+  const figure = r.figureOf(g) ? `  ·  ${r.figureOf(g)}` : "";
+  paintText(r, plural(g.nodes.length, "node") + figure, x, y + (isStack ? 30 : 27.5), w - 30, size(11));
 }
 
 function paintBar(r, x, y, w, h, parts) {

@@ -42,58 +42,65 @@ export function chart(inspector) {
   return h("div", null, canvas, out);
 }
 
+/** The nodes' errors as bars, and a line at node `at`, if any. */
 function paint(inspector, canvas, nodes, at) {
-  const width = canvas.clientWidth;
-  const height = canvas.clientHeight;
+  const { clientWidth: width, clientHeight: height } = canvas;
   if (!width) return;
-  const ratio = devicePixelRatio || 1;
-  const t = inspector.theme;
-  const c = canvas.getContext("2d");
-  canvas.width = width * ratio;
-  canvas.height = height * ratio;
-  c.scale(ratio, ratio);
+  const { theme } = inspector;
+  const ctx = sized(canvas, width, height);
   const x = (i) => LEFT + 4 + (i / Math.max(1, nodes.length - 1)) * (width - LEFT - 12);
   const y = (e) => {
     if (!e) return height - BOTTOM;
     const power = e === Infinity ? TOP : Math.max(FLOOR, Math.min(TOP, Math.log10(e)));
     return height - BOTTOM - 14 - ((power - FLOOR) / (TOP - FLOOR)) * (height - BOTTOM - 22);
   };
-  c.font = `10.5px ${t.ui}`;
-  c.textBaseline = "middle";
-  c.textAlign = "right";
+  paintScale(ctx, theme, y, width);
+  const selected = new Set(inspector.selectedNodes());
+  nodes.forEach((n, i) => paintError(ctx, theme, n, selected.has(n), x(i), y(n.relative), height - BOTTOM));
+  if (at === undefined) return;
+  ctx.fillStyle = theme.text;
+  ctx.globalAlpha = 0.5;
+  ctx.fillRect(x(at), 0, 1, height);
+  ctx.globalAlpha = 1;
+}
+
+function sized(canvas, width, height) {
+  const ratio = devicePixelRatio || 1;
+  Object.assign(canvas, { width: width * ratio, height: height * ratio });
+  const ctx = canvas.getContext("2d");
+  ctx.scale(ratio, ratio);
+  return ctx;
+}
+
+function paintScale(ctx, theme, y, width) {
+  ctx.font = `10.5px ${theme.ui}`;
+  ctx.textBaseline = "middle";
+  ctx.textAlign = "right";
   for (const [value, label] of [
     [1e-2, "1e-2"],
     [1e-5, "1e-5"],
     [0, "equal"],
   ]) {
-    c.fillStyle = t.line;
-    c.fillRect(LEFT, Math.round(y(value)), width - LEFT, 1);
-    c.fillStyle = t.muted;
-    c.fillText(label, LEFT - 4, y(value));
+    ctx.fillStyle = theme.line;
+    ctx.fillRect(LEFT, Math.round(y(value)), width - LEFT, 1);
+    ctx.fillStyle = theme.muted;
+    ctx.fillText(label, LEFT - 4, y(value));
   }
-  const selected = new Set(inspector.selectedNodes());
-  nodes.forEach((n, i) => {
-    const loud = n.origin || selected.has(n);
-    const top = y(n.relative);
-    c.fillStyle = selected.has(n)
-      ? t.accent
-      : n.origin
-        ? t["c-alarm"]
-        : differs(n)
-          ? t[n.relative >= 1e-3 ? "d3" : "d2"]
-          : n.relative
-            ? t.q2
-            : t["c-equal"];
-    c.globalAlpha = loud ? 1 : 0.55;
-    if (n.relative) c.fillRect(x(i) - (loud ? 0.75 : 0.4), top, loud ? 1.5 : 0.8, height - BOTTOM - top);
-    c.globalAlpha = 1;
-    c.beginPath();
-    c.arc(x(i), top, n.origin ? 3.5 : selected.has(n) ? 2.5 : 1.3, 0, 7);
-    c.fill();
-  });
-  if (at === undefined) return;
-  c.fillStyle = t.text;
-  c.globalAlpha = 0.5;
-  c.fillRect(x(at), 0, 1, height);
-  c.globalAlpha = 1;
+}
+
+function paintError(ctx, theme, n, selected, x, top, bottom) {
+  const loud = n.origin || selected;
+  ctx.fillStyle = selected ? theme.accent : colourOf(n, theme);
+  ctx.globalAlpha = loud ? 1 : 0.55;
+  if (n.relative) ctx.fillRect(x - (loud ? 0.75 : 0.4), top, loud ? 1.5 : 0.8, bottom - top);
+  ctx.globalAlpha = 1;
+  ctx.beginPath();
+  ctx.arc(x, top, n.origin ? 3.5 : selected ? 2.5 : 1.3, 0, 7);
+  ctx.fill();
+}
+
+function colourOf(n, theme) {
+  if (n.origin) return theme["c-alarm"];
+  if (differs(n)) return theme[n.relative >= 1e-3 ? "d3" : "d2"];
+  return n.relative ? theme.q2 : theme["c-equal"];
 }

@@ -8,47 +8,17 @@ import { facts, finding, heading, kindMark, place, reach, title, to } from "../p
 const ROW = 24;
 
 export function groupParts(inspector, g) {
+  const list = g.children.length ? [...g.children, ...g.own] : g.nodes;
   const nodes =
     inspector.drawn === inspector.graph ? g.nodes : [...new Set(g.nodes.map((n) => n.base))].filter(Boolean);
-  const rows = nodes.map((n) => n.row).filter(Boolean);
-  const wrong = rows.filter((row) => !row.good);
-  const held = heldBy(nodes);
-  const spent = timed(nodes);
-  const open = inspector.expanded.has(g.path);
-  const list = g.children.length ? [...g.children, ...g.own] : g.nodes;
-  const parameters = nodes.filter((n) => n.parameter).length;
   return [
     h("h2.clip", null, h("bdi", null, g.module || g.name), h("span.muted.cabw-light", null, `  ${g.cls}`)),
     g.parts > 1
       ? h("p.muted", null, `Part ${g.part} of ${g.parts}: the gradient leaves this module and comes back to it.`)
       : null,
-    facts([
-      [nodes === g.nodes ? "Nodes" : "Graph nodes", number(g.nodes.length)],
-      ["In each block", g.stack ? blocks(g) : null],
-      ["Autograd nodes", nodes === g.nodes ? null : number(nodes.length)],
-      [
-        "Parameters",
-        rows.length
-          ? `${number(rows.length)}, ${wrong.length ? `${number(wrong.length)} differ` : "all agree with eager"}`
-          : number(parameters),
-      ],
-      ["Holds", held ? bytes(held) : null],
-      ["Time", duration(spent) || null],
-      ["Reach", reach(inspector.cone)],
-    ]),
-    g.parent
-      ? h(
-          "div.cabw-tags",
-          null,
-          h(
-            "button.cabw-tag",
-            { onclick: () => inspector.toggle(g.path) },
-            open ? "Close group" : g.stack ? `Open ${g.stack} blocks` : "Open group",
-            h("span.muted", null, "Enter"),
-          ),
-        )
-      : null,
-    found(inspector, nodes),
+    groupFacts(inspector, g, nodes),
+    g.parent ? toggleButton(inspector, g) : null,
+    findings(inspector, nodes),
     heading(g.children.length ? "Inside" : "Nodes", number(list.length)),
     windowed({
       count: list.length,
@@ -60,6 +30,37 @@ export function groupParts(inspector, g) {
   ];
 }
 
+function groupFacts(inspector, g, nodes) {
+  const rows = nodes.map((n) => n.row).filter(Boolean);
+  const wrong = rows.filter((row) => !row.good);
+  const bytesHeld = heldBy(nodes);
+  const verdict = wrong.length ? `${number(wrong.length)} differ` : "all agree with eager";
+  const parameters = number(nodes.filter((n) => n.parameter).length);
+  return facts([
+    [nodes === g.nodes ? "Nodes" : "Graph nodes", number(g.nodes.length)],
+    ["In each block", g.stack ? blocks(g) : null],
+    ["Autograd nodes", nodes === g.nodes ? null : number(nodes.length)],
+    ["Parameters", rows.length ? `${number(rows.length)}, ${verdict}` : parameters],
+    ["Holds", bytesHeld ? bytes(bytesHeld) : null],
+    ["Time", duration(timed(nodes)) || null],
+    ["Reach", reach(inspector.cone)],
+  ]);
+}
+
+function toggleButton(inspector, g) {
+  const open = inspector.expanded.has(g.path);
+  return h(
+    "div.cabw-tags",
+    null,
+    h(
+      "button.cabw-tag",
+      { onclick: () => inspector.toggle(g.path) },
+      open ? "Close group" : g.stack ? `Open ${g.stack} blocks` : "Open group",
+      h("span.muted", null, "Enter"),
+    ),
+  );
+}
+
 /** How many nodes the blocks of a stack have, and which have another number. */
 function blocks(g) {
   const usual = g.children.find((c) => !g.odd.includes(c));
@@ -68,7 +69,7 @@ function blocks(g) {
   return [plural(usual.nodes.length, "node"), ...odd, ...more].join(", ");
 }
 
-function found(inspector, nodes) {
+function findings(inspector, nodes) {
   const origin = nodes.find((n) => n.origin);
   const touched = nodes.filter((n) => n.initial || n.passes);
   return [

@@ -218,17 +218,7 @@ function slow(inspector) {
 
 function calls(inspector) {
   const { events, again, captures } = inspector.session;
-  if (!events.length)
-    return captures.length
-      ? null
-      : empty(
-          "No backward call was made in the block: call ",
-          h("code", null, ".backward()"),
-          " or ",
-          h("code", null, "torch.autograd.grad"),
-          " inside of it.",
-        );
-  const failures = events.filter((e) => e.outcome === "failed" || e.outcome === "bypassed");
+  if (!events.length) return captures.length ? null : noCalls();
   const onclick = () => inspector.openTab("misses");
   if (!captures.length)
     return finding(inspector, {
@@ -240,6 +230,15 @@ function calls(inspector) {
       text: events.at(-1).reason.slice(0, 300),
       onclick,
     });
+  const failures = events.filter((e) => e.outcome === "failed" || e.outcome === "bypassed");
+  const once =
+    events.length > 1 ? "No later backward call was captured again." : "The only backward call of the session.";
+  const recaptures = again.length
+    ? {
+        head: `Captured again in ${number(again.length)} of ${plural(events.length - 1, "later call")}`,
+        text: inPlainWords(again[0].reason).slice(0, 300),
+      }
+    : { head: "Captured once", text: once };
   return [
     failures.length
       ? finding(inspector, {
@@ -249,21 +248,15 @@ function calls(inspector) {
           onclick,
         })
       : null,
-    again.length
-      ? finding(inspector, {
-          icon: "circle",
-          colour: CALM,
-          head: `Captured again in ${number(again.length)} of ${plural(events.length - 1, "later call")}`,
-          text: inPlainWords(again[0].reason).slice(0, 300),
-          onclick,
-        })
-      : finding(inspector, {
-          icon: "circle",
-          colour: CALM,
-          head: "Captured once",
-          text:
-            events.length > 1 ? "No later backward call was captured again." : "The only backward call of the session.",
-          onclick,
-        }),
+    finding(inspector, { icon: "circle", colour: CALM, ...recaptures, onclick }),
   ];
 }
+
+const noCalls = () =>
+  empty(
+    "No backward call was made in the block: call ",
+    h("code", null, ".backward()"),
+    " or ",
+    h("code", null, "torch.autograd.grad"),
+    " inside of it.",
+  );
