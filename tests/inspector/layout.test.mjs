@@ -84,7 +84,7 @@ for (const name of ["mlp", "hooked", "copy_slices", "kinds", "hostile", "twice",
   }
 }
 
-test("progress is told, and grows to one", () => {
+test("progress is reported, and grows to one", () => {
   const g = ops("blocks40");
   const shares = [];
   const now = performance.now;

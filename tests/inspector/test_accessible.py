@@ -50,14 +50,14 @@ def blocks(page_of):
 
 def grave(found):
     """What axe-core finds that keeps somebody out, and how many rules had something to look at."""
-    told = Axe().run(found.page).response
+    result = Axe().run(found.page).response
     wrong = [
         (v["impact"], v["id"], node["html"][:200])
-        for v in told["violations"]
+        for v in result["violations"]
         if v["impact"] in GRAVE
         for node in v["nodes"]
     ]
-    return wrong, len(told["passes"])
+    return wrong, len(result["passes"])
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

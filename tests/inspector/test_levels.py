@@ -18,7 +18,7 @@ from tests.inspector.opened import chromium, inspected
 pytestmark = pytest.mark.browser
 
 EVIL = "<img src=x onerror='window.pwned=1'>"
-TOLD = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
+SET_TRAITS = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_selection_is_kept_across_levels(blocks, record):
 
 def test_a_graph_node_that_python_selects_is_gone_to(blocks, record):
     """`inspector.selection = "f12"` while modules are shown."""
-    blocks.page.evaluate(TOLD, {"selection": "f12"})
+    blocks.page.evaluate(SET_TRAITS, {"selection": "f12"})
     blocks.page.wait_for_function("document.querySelector('#app').inspector.drawn.letter === 'f'")
     blocks.settle()
     assert blocks.selection == "f12"
@@ -196,14 +196,14 @@ def test_the_aten_level_says_what_is_missing_and_offers_to_make_it(browser, save
         note = found.page.locator(".cabw-note")
         assert "Not lowered" in note.inner_text()
         assert "cap.lower()" in note.inner_text()
-        found.page.evaluate(TOLD, {"kernel": True, "choices": {"lower": {}}})
+        found.page.evaluate(SET_TRAITS, {"kernel": True, "choices": {"lower": {}}})
         found.page.evaluate("() => { cabw.model.send = (message) => (window.sent = message); }")
         level(found, "Module")
         assert not note.is_visible()
         level(found, "Aten")
         note.locator(".cabw-button").click()
         assert found.page.evaluate("sent") == {"type": "run", "what": "lower", "options": {}}
-        found.page.evaluate(TOLD, {"task": {"what": "lower", "state": "failed", "error": "no <b>formula</b>"}})
+        found.page.evaluate(SET_TRAITS, {"task": {"what": "lower", "state": "failed", "error": "no <b>formula</b>"}})
         assert "no <b>formula</b>" in note.inner_text()
 
 
@@ -329,7 +329,7 @@ def test_a_first_layout_that_is_cancelled_leaves_modules(browser, large):
 def test_the_share_of_a_layout_that_is_done_is_told(browser, large):
     with inspected(browser, large) as found:
         found.do(
-            "i.picture.layout.waiting = null; i.toggle('layers'); i.picture.layout.waiting.told(0.4);"
+            "i.picture.layout.waiting = null; i.toggle('layers'); i.picture.layout.waiting.onProgress(0.4);"
             " window.words = i.busy.text.textContent;"
         )
         assert found.page.evaluate("words") == "Laying out… 40%"

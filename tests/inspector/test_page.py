@@ -358,8 +358,8 @@ def test_what_python_sets_is_followed(blocks):
     """The traits as a kernel would set them."""
     node = blocks.do("return i.graph.list.find((n) => n.name.startsWith('Gelu')).key")
     traits = {"selection": node, "color_by": "bytes", "query": "gelu"}
-    told = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
-    blocks.page.evaluate(told, traits)
+    set_traits = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
+    blocks.page.evaluate(set_traits, traits)
     blocks.settle()
     assert blocks.selection == node
     assert {"layers", "layers.11", "layers.11.mlp"} <= blocks.expanded
@@ -485,10 +485,10 @@ def test_what_is_missing_is_said(browser, saved, name):
 
 def test_a_task_says_how_it_goes(browser, saved):
     """With a model that claims a kernel and never answers, and then with the answers that a kernel gives."""
-    told = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
+    set_traits = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
     choices = {"parity": {"device": ["cpu"], "hooks": ["run", "drop"]}}
     with inspected(browser, saved("task", [records.hooked()])) as found:
-        found.page.evaluate(told, {"kernel": True, "choices": choices})
+        found.page.evaluate(set_traits, {"kernel": True, "choices": choices})
         found.page.evaluate("() => { cabw.model.send = (message) => (window.sent = message); }")
         found.tab("Parity")
         assert "Parity has not been computed." in found.panel
@@ -500,15 +500,15 @@ def test_a_task_says_how_it_goes(browser, saved):
         assert found.page.locator(".cabw-button").is_disabled()
         found.do("i.task.latest.at -= 9000; i.refreshPanel();")
         assert "the kernel is busy with a cell, or gone" in found.panel
-        found.page.evaluate(told, {"task": {"what": "parity", "state": "running"}})
+        found.page.evaluate(set_traits, {"task": {"what": "parity", "state": "running"}})
         assert "Interrupt the kernel to stop it" in found.panel
-        found.page.evaluate(told, {"task": {"what": "parity", "state": "running", "share": 0.25}})
+        found.page.evaluate(set_traits, {"task": {"what": "parity", "state": "running", "share": 0.25}})
         assert found.page.locator(".cabw-body progress").get_attribute("value") == "0.25"
-        found.page.evaluate(told, {"task": {"what": "parity", "state": "failed", "error": f"no <b>{EVIL}</b>"}})
+        found.page.evaluate(set_traits, {"task": {"what": "parity", "state": "failed", "error": f"no <b>{EVIL}</b>"}})
         assert f"no <b>{EVIL}</b>" in found.panel
         assert found.page.locator(".cabw-body img").count() == 0
         assert found.page.locator(".cabw-button").is_enabled()
-        found.page.evaluate(told, {"task": {"what": "parity", "state": "interrupted"}})
+        found.page.evaluate(set_traits, {"task": {"what": "parity", "state": "interrupted"}})
         assert "Stopped by an interrupt" in found.panel
 
 

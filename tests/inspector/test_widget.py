@@ -237,10 +237,10 @@ def test_progress_is_told_to_the_panel(session, monkeypatch):
     inspector.observe(lambda change: shares.append(change["new"].get("share")), "task")
     ask(inspector, type="run", what="parity")
     assert shares[0] is shares[-1] is None  # running, done
-    told = shares[1:-1]
-    assert len(told) > 20
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    between = shares[1:-1]
+    assert len(between) > 20
+    assert between == sorted(between)
+    assert between[-1] == 1.0
     shares.clear()
     session[0].parity()  # called by hand: a bar where there is one, and nothing in the panel
     assert shares == []

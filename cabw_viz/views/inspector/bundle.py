@@ -21,7 +21,7 @@ BUILT = HERE / "inspector.js"
 STYLE = HERE / "inspector.css"
 
 ENTRY = ("main", "shim")
-"""The modules whose exports a page can use that the bundle is pasted into; anywidget takes the default export."""
+"""The modules with the bundle's exports, for a page that contains it; anywidget uses the default export."""
 
 WORKER = "worker"
 """The module that runs in the layout worker."""
@@ -58,7 +58,7 @@ class Bundler:
 
     Args:
         sources: the folder.
-        entry: the modules whose exports the bundle has.
+        entry: the modules with the exports of the bundle.
 
     Raises:
         ValueError: a module has an import or export in a form that is not understood, imports a name that is not

@@ -3,7 +3,7 @@
  * so that its cost follows the window and not the graph; aria-posinset and aria-setsize say where in the whole each item is.
  */
 import { h, plural } from "./dom.js";
-import { told } from "./parts.js";
+import { findingsText } from "./parts.js";
 import { badges } from "./shapes.js";
 
 const MOST = 150;
@@ -12,14 +12,14 @@ let instances = 0;
 
 export class AriaTree {
   prefix = `cabw${++instances}-t-`;
-  shown = new Map();
+  elements = new Map();
 
   constructor(inspector) {
     this.inspector = inspector;
   }
 
   /** After a movement has settled; assistive technology reads much slower than the view pans. */
-  later() {
+  schedule() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.update(), WAIT);
   }
@@ -36,9 +36,9 @@ export class AriaTree {
     for (const b of list)
       keep.set(
         b.item,
-        this.shown.get(b.item)?.open === (b.kind === "open") ? this.shown.get(b.item) : this.#element(b),
+        this.elements.get(b.item)?.open === (b.kind === "open") ? this.elements.get(b.item) : this.#element(b),
       );
-    this.shown = keep;
+    this.elements = keep;
     inspector.tree.replaceChildren(...[...keep.values()].map((e) => e.el));
     this.select();
   }
@@ -61,21 +61,21 @@ export class AriaTree {
           "aria-selected": "false",
         },
         item.nodes
-          ? `${item.name}, ${item.cls || "group"}, ${plural(item.nodes.length, "node")}${this.#said(item)}`
-          : `${item.parameter ? `gradient of ${item.parameter}` : item.name}${item.tag ? `, number ${item.tag.slice(1)}` : ""}${this.#said(item)}`,
+          ? `${item.name}, ${item.cls || "group"}, ${plural(item.nodes.length, "node")}${this.#findings(item)}`
+          : `${item.parameter ? `gradient of ${item.parameter}` : item.name}${item.tag ? `, number ${item.tag.slice(1)}` : ""}${this.#findings(item)}`,
       ),
     };
   }
 
-  #said(item) {
-    return badges(item).length || (!item.nodes && item.relative) ? `, ${told(item)}` : "";
+  #findings(item) {
+    return badges(item).length || (!item.nodes && item.relative) ? `, ${findingsText(item)}` : "";
   }
 
   /** Points assistive technology at the selection, which is made on the spot if it has no element yet. */
   select() {
     const { tree, renderer, drawn } = this.inspector;
     const item = drawn.item(renderer.state.selection);
-    const known = item && this.shown.get(item);
+    const known = item && this.elements.get(item);
     tree.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
     if (item && !known && this.inspector.scene?.box(renderer.state.selection)) return this.update();
     if (known) {

@@ -16,7 +16,7 @@ export const BOX = {
   header: 26,
   pad: 14,
 };
-const KEPT = 4;
+const CACHED_LAYOUTS = 4;
 
 export class Arranger {
   plans = new Map();
@@ -32,15 +32,20 @@ export class Arranger {
     this.sides = new Map();
   }
 
-  /** `expanded`: a flag per group. `aspect`: width by height to wrap into, 0 for one spine. `told`: hears what share is done. */
-  scene(expanded, aspect = 0, told = null) {
-    this.progress = { told, open: expanded.reduce((n, flag) => n + flag, 1), done: 0, at: performance.now() };
+  /** `expanded`: a flag per group. `aspect`: width by height to wrap into, 0 for one spine. `onProgress(share)` is called from time to time. */
+  scene(expanded, aspect = 0, onProgress = null) {
+    this.progress = {
+      report: onProgress,
+      open: expanded.reduce((n, flag) => n + flag, 1),
+      done: 0,
+      at: performance.now(),
+    };
     const { graph } = this;
     const block = this.#group(graph.root, expanded, [], []);
     this.sheet.clear();
     put(this.sheet, block, 0, 0, 0);
     const arrays = { ...this.sheet.arrays(), w: block.w, h: block.h, columns: 1 };
-    return indexed(graph, aspect ? wrap(arrays, aspect) : arrays);
+    return withIndex(graph, aspect ? wrap(arrays, aspect) : arrays);
   }
 
   /** A number for what is open inside a group: equal numbers, equal layouts. */
@@ -54,23 +59,23 @@ export class Arranger {
 
   #group(group, expanded, tops, bottoms) {
     const key = this.#signature(group, expanded);
-    const kept = this.layouts.get(group) ?? this.layouts.set(group, new Map()).get(group);
-    if (!kept.has(key)) {
-      if (kept.size >= KEPT) kept.delete(kept.keys().next().value);
-      kept.set(key, this.#layOut(group, expanded, tops, bottoms));
-      this.#tell();
+    const cached = this.layouts.get(group) ?? this.layouts.set(group, new Map()).get(group);
+    if (!cached.has(key)) {
+      if (cached.size >= CACHED_LAYOUTS) cached.delete(cached.keys().next().value);
+      cached.set(key, this.#layOut(group, expanded, tops, bottoms));
+      this.#reportProgress();
     }
-    return kept.get(key);
+    return cached.get(key);
   }
 
-  /** Says from time to time how far it has come. */
-  #tell() {
+  /** At most ten times a second. */
+  #reportProgress() {
     const { progress } = this;
     const now = performance.now();
     progress.done++;
-    if (!progress.told || now - progress.at < 100) return;
+    if (!progress.report || now - progress.at < 100) return;
     progress.at = now;
-    progress.told(Math.min(1, progress.done / progress.open));
+    progress.report(Math.min(1, progress.done / progress.open));
   }
 
   /** Edges of a group by the child they enter or leave, worked out once. */
@@ -220,8 +225,8 @@ class LocalEdges {
 }
 
 /**
- * Every autograd edge in every group it crosses, whatever is open: inside a group an end that lies elsewhere is a port,
- * named after what it is joined to where the two ends part. It depends on the module tree alone, so it is done once.
+ * Every autograd edge in every group it crosses, whatever is open: inside a group, an end that lies outside is a port,
+ * named after the item at which the edge leaves the innermost group around both ends. Only the module tree matters, so this is computed once.
  */
 function localEdges(graph) {
   const { from, to } = graph.edges;
@@ -293,7 +298,7 @@ function put(sheet, block, x, y, depth) {
 export const ROW = 256;
 
 /** What finds things in a scene: boxes by height (rows of ROW), by item and by node, the extent of each edge. */
-function indexed(graph, s) {
+function withIndex(graph, s) {
   const n = s.item.length;
   const m = s.arrow.length;
   const at = new Int32Array(graph.items.length).fill(-1);

@@ -68,7 +68,7 @@ export class Camera {
     this.move({ x: scene.w / 2 - (w / 2 + 24) / k, y: scene.h / 2 - (h / 2 + 26) / k, k }, animate);
   }
 
-  /** A new picture is there; a smaller one may lie elsewhere than the old one. */
+  /** A new picture is there. A smaller one may lie out of sight. */
   follow(anchored) {
     this.firstFit();
     if (!anchored && this.#fitted && !this.#seesPicture()) this.fit(false);
@@ -155,10 +155,10 @@ export class Camera {
   }
 
   /** A frame was drawn. */
-  drawn() {
+  followFrame() {
     const { inspector, view } = this;
     inspector.frame.showZoom(view.k);
-    inspector.aria.later();
+    inspector.aria.schedule();
     const around = inspector.picture.wrapped ? [] : this.#framesAround();
     const id = around.map((b) => b.key).join();
     if (this.#crumbs === id) return;

@@ -7,7 +7,7 @@ const SMALL = 1500; // nodes up to which laying out costs less than a frame or t
 const LIGHT = 100_000; // bytes of parts that hold about as many
 
 export class LayoutClient {
-  asked = 0;
+  requests = 0;
   ms = 0;
   where = "page";
 
@@ -35,12 +35,12 @@ export class LayoutClient {
       const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
       this.worker = new Worker(url);
       this.url = url;
-      const parts = copied(this.parts);
+      const parts = copyOf(this.parts);
       this.worker.postMessage({ parts }, buffersOf(parts));
       this.worker.onmessage = ({ data }) => {
         this.where = "worker";
         if (data.share === undefined) this.#answer(data);
-        else if (data.id === this.waiting?.id) this.waiting.told?.(data.share);
+        else if (data.id === this.waiting?.id) this.waiting.onProgress?.(data.share);
       };
       this.worker.onerror = (e) => {
         e.preventDefault();
@@ -62,11 +62,11 @@ export class LayoutClient {
     }
   }
 
-  /** `done(scene)` is called at once where the layout runs here, later where it runs in the worker; `told(share)` on the way. */
-  scene(expanded, aspect, done, told) {
-    const id = ++this.asked;
+  /** `done(scene)` is called at once where the layout runs here, later where it runs in the worker; `onProgress(share)` on the way. */
+  scene(expanded, aspect, done, onProgress) {
+    const id = ++this.requests;
     if (this.worker) {
-      this.waiting = { id, expanded, aspect, done, told };
+      this.waiting = { id, expanded, aspect, done, onProgress };
       this.worker.postMessage({ id, expanded, aspect });
       return;
     }
@@ -112,7 +112,7 @@ const buffersOf = (parts) =>
     .map((bytes) => bytes.buffer);
 
 /** The worker gets bytes of its own: the page goes on reading these. */
-function copied(parts) {
+function copyOf(parts) {
   const copy = (bytes) =>
     bytes.buffer
       ? new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength).slice()

@@ -31,7 +31,7 @@ export class Drawable {
     return new Set([...this.groups.keys()].filter(Boolean));
   }
 
-  /** What wears a badge, and the groups around it; looked for when it is first asked for after a change. */
+  /** The items that have a badge, and the groups around them; computed at first use after a change. */
   get flagged() {
     return (this.#flagged ??= this.#flag());
   }
@@ -114,7 +114,7 @@ export class Drawable {
     return out;
   }
 
-  /** Which groups are open, by index: what the layout is told. */
+  /** A flag for each group, by index: whether it is open. The layout takes these. */
   openFlags(expanded) {
     return Uint8Array.from(this.groups.values(), (g) => (expanded.has(g.path) ? 1 : 0));
   }

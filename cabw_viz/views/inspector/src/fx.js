@@ -8,8 +8,8 @@ const WIDTH = 126;
 const HEIGHT = 20;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** The lines to draw, those they read from elsewhere first, and an edge for each reading. */
-export function pictured(code, own) {
+/** The lines to draw, after those of other autograd nodes that they read, and an edge for each read. */
+export function pictureOf(code, own) {
   const inside = new Set(own);
   const outside = [...new Set(own.flatMap((i) => [...code.readsOf(i)]))].filter((i) => !inside.has(i));
   const lines = [...outside.slice(0, MOST / 4), ...own].slice(0, MOST);
@@ -22,7 +22,7 @@ export function pictured(code, own) {
 }
 
 export function fxPicture(inspector, code, own) {
-  const { lines, edges, outside, left } = pictured(code, own);
+  const { lines, edges, outside, left } = pictureOf(code, own);
   if (lines.length < 2) return null;
   const plan = layered({ width: lines.map(() => WIDTH), height: lines.map(() => HEIGHT), edges, gapX: 12, gapY: 18 });
   const w = plan.w + 4;

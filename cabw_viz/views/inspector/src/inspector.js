@@ -77,7 +77,7 @@ export class Inspector {
       canvas: this.frame.canvas,
       map: this.frame.map,
       camera: this.camera,
-      onDraw: () => this.camera.drawn(),
+      onDraw: () => this.camera.followFrame(),
     });
     this.pointer = new Pointer(this);
     listenToKeys(this);

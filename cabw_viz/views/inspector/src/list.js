@@ -1,4 +1,4 @@
-/** A long list of which only the rows in sight exist. */
+/** A long list that has DOM only for the rows in sight. */
 import { h } from "./dom.js";
 
 const SPARE = 10;
@@ -7,7 +7,7 @@ const SPARE = 10;
  * `make(i)` builds row i, which is `height` pixels tall. `scroller()` is what scrolls it; where the list is not on the
  * page yet, the first rows are there and the rest follows.
  */
-export function windowed({ count, height, make, scroller, className = "", role = "list" }) {
+export function virtualList({ count, height, make, scroller, className = "", role = "list" }) {
   const list = h(`div.cabw-window${className}`, { role, style: `height:${count * height}px` });
   const rows = new Map();
   const put = (from, to) => {

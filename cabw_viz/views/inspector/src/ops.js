@@ -65,7 +65,7 @@ class Op {
   get leads() {
     return this.base !== null && this.graph.leads[this.base.index] === this.index + 1;
   }
-  /** Figures are those of autograd nodes: of several operators none can be told from the others, so all have the colour. */
+  /** Figures belong to autograd nodes: they cannot be split between its operators, so all of these have its colour. */
   get shade() {
     return this.graph.letter === "a" && this.base ? this.base : this;
   }
@@ -221,7 +221,7 @@ export class OpsGraph extends Drawable {
     this.#reads = null;
   }
 
-  /** How often each graph node was read at, by phase; reads of which no graph node is known count at the first of the autograd node. */
+  /** Reads at each graph node, by phase. A read without a known graph node counts at the first of its autograd node. */
   get reads() {
     return (this.#reads ??= this.#count());
   }

@@ -4,9 +4,9 @@ import { differs, ENCODINGS, error } from "./encode.js";
 
 export const ALARM = "var(--c-alarm)";
 export const title = (n) => n.title;
-export const inModule = (inspector, n) =>
+export const moduleOf = (inspector, n) =>
   n.module || (n.within ? inspector.graph.model : inspector.graph.grouped ? "outside of any module" : "");
-export const place = (inspector, n) => [inModule(inspector, n), n.line?.[0]].filter(Boolean).join(", ");
+export const place = (inspector, n) => [moduleOf(inspector, n), n.line?.[0]].filter(Boolean).join(", ");
 
 export function kindMark(n, size) {
   const [, , token, name] = ENCODINGS.kind.classes.find(([key]) => key === n.family);
@@ -14,7 +14,7 @@ export function kindMark(n, size) {
 }
 
 /** Properties of a button that leads to an item: hovering shows it in the graph, clicking selects it. */
-export const to = (inspector, key) => ({ "data-key": key, onclick: () => inspector.reveal(key) });
+export const linkProps = (inspector, key) => ({ "data-key": key, onclick: () => inspector.reveal(key) });
 
 /** Words that lead to an item, and more words after them. */
 export const link = (inspector, key, text, after) =>
@@ -89,8 +89,8 @@ export function scope(inspector) {
   );
 }
 
-/** What was found at an item, in words: for tooltips and the screen reader. */
-export function told(item) {
+/** The findings at an item, in words: for tooltips and the screen reader. */
+export function findingsText(item) {
   const nodes = item.nodes || [item];
   const out = [];
   const wrong = nodes.filter(differs);

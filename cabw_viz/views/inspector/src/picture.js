@@ -7,7 +7,7 @@ export class Picture {
   scene = null;
   /** The level that was asked for and has no data yet, or none at all; a note covers the canvas meanwhile. */
   pending = null;
-  /** The level whose graph is being laid out and replaces the drawn one then. */
+  /** The level that is drawn once the layout of its graph is done. */
   switching = null;
   /** Whether the picture is set in columns. */
   wrapped = false;
@@ -174,7 +174,7 @@ export class Picture {
     renderer.setScene(scene, shift);
     this.emphasise(this.reach);
     camera.follow(Boolean(anchor));
-    aria.later();
+    aria.schedule();
     this.#settle(true);
   }
 

@@ -50,10 +50,10 @@ export class Scene {
 
   /** Of a picture in columns: where each begins, how wide it is, and which modules it shows. */
   get heads() {
-    return (this.#heads ??= this.columns > 1 ? this.#headed() : []);
+    return (this.#heads ??= this.columns > 1 ? this.#makeHeads() : []);
   }
 
-  #headed() {
+  #makeHeads() {
     const stride = (this.w + GUTTER) / this.columns;
     const ends = Array.from({ length: this.columns }, () => [null, null]);
     for (const i of this.leaves) {

@@ -1,4 +1,4 @@
-/** A row of buttons of which one is on: arrow keys go from one to the next. */
+/** A row of buttons, one of them on; arrow keys go from one to the next. */
 import { h } from "./dom.js";
 
 export class Segment {

@@ -39,7 +39,7 @@ export class Shim {
 }
 
 /** Bytes of a saved file: gzip, base64, in a script tag that the browser never runs; empty where there is none. */
-export async function inlined(id) {
+export async function readInlined(id) {
   const text = document.getElementById(id)?.textContent.trim();
   if (!text) return new Uint8Array(0);
   const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -50,7 +50,7 @@ export async function inlined(id) {
 /** Opens a saved file: reads its parts, draws the first capture, and the others when they are picked. */
 export async function openFile(render, el) {
   const began = performance.now();
-  const part = (name, capture) => inlined(`cabw-${capture}-${name}`);
+  const part = (name, capture) => readInlined(`cabw-${capture}-${name}`);
   const parts = async (capture) => {
     const names = ["data", "touches", "parity", "divergence", "times"];
     const read = await Promise.all(names.map((name) => part(name, capture)));
@@ -70,7 +70,7 @@ export async function openFile(render, el) {
     ...linked,
   };
   const capture = Number(linked.capture ?? document.body.dataset.capture ?? 0);
-  const values = { ...state, capture, session: await inlined("cabw-session"), ...(await parts(capture)) };
+  const values = { ...state, capture, session: await readInlined("cabw-session"), ...(await parts(capture)) };
   const model = new Shim(values, {
     code: () => part("code", model.get("capture")),
     aten: () => part("aten", model.get("capture")),

@@ -45,7 +45,7 @@ export function followTheme(el, changed) {
   const read = () => {
     if (!el.isConnected) return; // a notebook renders first and attaches later; without a document there are no styles to read
     const host = getComputedStyle(el).getPropertyValue("--jp-layout-color1").trim();
-    const dark = host ? luminance(toRgb(host)) < 0.4 : (named() ?? system.matches);
+    const dark = host ? luminance(toRgb(host)) < 0.4 : (pageTheme() ?? system.matches);
     el.dataset.theme = dark ? "dark" : "light";
     const style = getComputedStyle(el);
     const theme = { name: el.dataset.theme };
@@ -75,12 +75,12 @@ export function followTheme(el, changed) {
 }
 
 /** Whether the page says that it is dark, as VS Code, Colab and marimo do, each in its own way; null where it says nothing. */
-function named() {
+function pageTheme() {
   const words = [document.documentElement, document.body]
     .map((el) => `${el.className} ${el.dataset.vscodeThemeKind ?? ""} ${el.getAttribute("theme") ?? ""}`)
     .join(" ");
-  const said = /(?:^|[\s-])(dark|light)(?![\w-])/.exec(words);
-  return said ? said[1] === "dark" : /\bvscode-high-contrast\b/.test(words) || null;
+  const match = /(?:^|[\s-])(dark|light)(?![\w-])/.exec(words);
+  return match ? match[1] === "dark" : /\bvscode-high-contrast\b/.test(words) || null;
 }
 
 let probe;

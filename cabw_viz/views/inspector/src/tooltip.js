@@ -2,7 +2,7 @@
 import { h, plural, shape } from "./dom.js";
 import { bytes } from "./encode.js";
 import { heldBy } from "./drawable.js";
-import { place, told } from "./parts.js";
+import { place, findingsText } from "./parts.js";
 
 const REST = 320;
 
@@ -49,13 +49,19 @@ export class Tooltip {
     return [
       [g.cls, plural(g.nodes.length, "node")].filter(Boolean).join(", "),
       held ? `holds ${bytes(held)}` : null,
-      told(g),
+      findingsText(g),
     ];
   }
 
   #ofOp(op) {
     const text = op.text.slice(0, 400);
-    return [text.slice(text.indexOf(" = ") + 3), op.base?.title, place(this.inspector, op), op.line?.[2], told(op)];
+    return [
+      text.slice(text.indexOf(" = ") + 3),
+      op.base?.title,
+      place(this.inspector, op),
+      op.line?.[2],
+      findingsText(op),
+    ];
   }
 
   #ofNode(n) {
@@ -67,7 +73,7 @@ export class Tooltip {
       n.parameter ? null : place(this.inspector, n),
       n.line?.[2],
       n.parameter ? null : out.map(([s, t]) => `${shape(s)} ${t}`).join(", "),
-      told(n),
+      findingsText(n),
     ];
   }
 

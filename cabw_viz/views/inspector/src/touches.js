@@ -1,4 +1,4 @@
-/** Every touch of a part: who read what, at which of the nodes. */
+/** Every touch of a packed part: the code that read, the attribute, the node. */
 export function readTouches({ columns: c, tables: t }, nodes) {
   return Array.from(c.touch_phase, (phase, k) => ({
     phase: t.phases[phase],

@@ -1,7 +1,7 @@
-/** The graph's code: thousands of lines of which only those in sight exist; a click selects the node of a line. */
+/** The graph's code: thousands of lines, with DOM only for those in sight; a click selects the node of a line. */
 import { statement } from "../code.js";
 import { h, number, plural } from "../dom.js";
-import { windowed } from "../list.js";
+import { virtualList } from "../list.js";
 import { empty } from "../parts.js";
 
 const LINE = 18;
@@ -26,7 +26,7 @@ export function codePanel(inspector) {
   const make = (i) => line(inspector, code, i, selected, hits);
   const body = h("div.cabw-scroll", { tabIndex: 0, role: "region", "aria-label": "Graph code" });
   body.append(
-    windowed({
+    virtualList({
       count: code.length,
       height: LINE,
       make,

@@ -4,11 +4,11 @@ import { h, number, plural, shape } from "../dom.js";
 import { bytes } from "../encode.js";
 import { operatorOf } from "../families.js";
 import { fxPicture } from "../fx.js";
-import { empty, heading, kindMark, link, to } from "../parts.js";
+import { empty, heading, kindMark, link, linkProps } from "../parts.js";
 
 const MOST_LINES = 60;
 
-export function source(inspector, n) {
+export function forwardLine(inspector, n) {
   if (!n.line) return null;
   const [short, full, text, first, around] = n.line;
   const line = Number(short.slice(short.lastIndexOf(":") + 1));
@@ -66,7 +66,7 @@ export function links(inspector, n) {
             const other = n.graph.nodes.get(id);
             return h(
               "button",
-              to(inspector, other.key),
+              linkProps(inspector, other.key),
               kindMark(other, 11),
               h("span", null, other.label),
               h("span.muted", null, other.tag),
@@ -117,7 +117,7 @@ export function hooks(inspector, n) {
 const short = (where) =>
   h("span", { title: where }, where.slice(Math.max(where.lastIndexOf("/"), where.lastIndexOf("\\")) + 1));
 
-export function saved(inspector, n) {
+export function savedTensors(inspector, n) {
   const rows = inspector.graph.savedOf(n.index);
   if (!rows.length) return null;
   return h(
@@ -140,7 +140,7 @@ export function saved(inspector, n) {
   );
 }
 
-export function lifted(inspector, n) {
+export function liftedMetadata(inspector, n) {
   const rows = inspector.graph.liftedOf(n.index);
   return rows.length
     ? h(
@@ -158,7 +158,7 @@ export function lifted(inspector, n) {
     : null;
 }
 
-export function baked(inspector, n) {
+export function bakedMetadata(inspector, n) {
   const rows = inspector.graph.bakedOf(n.index);
   return rows.length
     ? h(

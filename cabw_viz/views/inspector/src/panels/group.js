@@ -2,8 +2,8 @@
 import { h, number, plural, svg, ICON } from "../dom.js";
 import { heldBy } from "../drawable.js";
 import { bytes, duration, timed } from "../encode.js";
-import { windowed } from "../list.js";
-import { facts, finding, heading, kindMark, place, reach, title, to } from "../parts.js";
+import { virtualList } from "../list.js";
+import { facts, finding, heading, kindMark, place, reach, title, linkProps } from "../parts.js";
 
 const ROW = 24;
 
@@ -20,7 +20,7 @@ export function groupParts(inspector, g) {
     g.parent ? toggleButton(inspector, g) : null,
     findings(inspector, nodes),
     heading(g.children.length ? "Inside" : "Nodes", number(list.length)),
-    windowed({
+    virtualList({
       count: list.length,
       height: ROW,
       scroller: () => inspector.panels.body,
@@ -94,7 +94,7 @@ function findings(inspector, nodes) {
 function member(inspector, c) {
   return h(
     "button",
-    to(inspector, c.key),
+    linkProps(inspector, c.key),
     c.nodes ? svg(ICON.right, { size: 11 }) : kindMark(c, 11),
     h(
       "span",

@@ -2,7 +2,7 @@
 import { h, shape } from "../dom.js";
 import { bytes } from "../encode.js";
 import { heldBy } from "../drawable.js";
-import { windowed } from "../list.js";
+import { virtualList } from "../list.js";
 import { empty, fold, heading, link, meter, place } from "../parts.js";
 
 const ROW = 26;
@@ -23,8 +23,8 @@ export function memoryPanel(inspector) {
       ),
     );
   const open = inspector.panels.state("open in memory", () => new Set([""]));
-  const held = inspector.panels.state("bytes by group", () => bytesByGroup(graph));
-  const rows = rowsOf(graph.root, open, held);
+  const bytesOf = inspector.panels.state("bytes by group", () => bytesByGroup(graph));
+  const rows = rowsOf(graph.root, open, bytesOf);
   return h(
     "div",
     null,
@@ -47,10 +47,10 @@ export function memoryPanel(inspector) {
             h("span"),
             h("span.num", null, "Held"),
           ),
-          windowed({
+          virtualList({
             count: rows.length,
             height: ROW,
-            make: (i) => line(inspector, rows[i], open, held),
+            make: (i) => line(inspector, rows[i], open, bytesOf),
             scroller: () => inspector.panels.body,
           }),
         ]
@@ -62,14 +62,14 @@ export function memoryPanel(inspector) {
 const bytesByGroup = (graph) => new Map([...graph.groups.values()].map((g) => [g, heldBy(g.nodes)]));
 
 /** [group, depth] of each row: the open ones with what is in them, the largest first; blocks in their own order. */
-function rowsOf(root, open, held) {
+function rowsOf(root, open, bytesOf) {
   const rows = [];
   const todo = [[root, 0]];
   while (todo.length) {
     const [g, depth] = todo.pop();
     rows.push([g, depth]);
     if (!open.has(g.path)) continue;
-    const order = g.stack ? (a, b) => Number(a.name) - Number(b.name) : (a, b) => held.get(b) - held.get(a);
+    const order = g.stack ? (a, b) => Number(a.name) - Number(b.name) : (a, b) => bytesOf.get(b) - bytesOf.get(a);
     todo.push(
       ...g.children
         .slice()
@@ -81,7 +81,7 @@ function rowsOf(root, open, held) {
   return rows;
 }
 
-function line(inspector, [g, depth], open, held) {
+function line(inspector, [g, depth], open, bytesOf) {
   const step = () => {
     if (!open.delete(g.path)) open.add(g.path);
     inspector.refreshPanel();
@@ -103,8 +103,8 @@ function line(inspector, [g, depth], open, held) {
         h("span.muted", null, g.cls && g.cls !== g.name ? `  ${g.cls}` : ""),
       ),
     ),
-    meter(held.get(g) / held.get(inspector.graph.root), "var(--q3)"),
-    h("span.num", null, bytes(held.get(g))),
+    meter(bytesOf.get(g) / bytesOf.get(inspector.graph.root), "var(--q3)"),
+    h("span.num", null, bytes(bytesOf.get(g))),
   );
 }
 

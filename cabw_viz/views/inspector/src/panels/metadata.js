@@ -1,6 +1,6 @@
-/** Who read which metadata, by phase. */
+/** Reads of metadata, by phase: the code that read, and the node. */
 import { h, number, plural } from "../dom.js";
-import { empty, heading, kindMark, link, meter, place, scope, title, to } from "../parts.js";
+import { empty, heading, kindMark, link, meter, place, scope, title, linkProps } from "../parts.js";
 import { taskForm } from "../task.js";
 
 const MOST = 40;
@@ -25,15 +25,15 @@ export function metadataPanel(inspector) {
         null,
         at.size ? `${plural(at.size, "node")} touched before the graph ran` : "Untouched before the graph ran",
       ),
-      marked(
+      phaseParts(
         inspector,
         "initial_trace",
         initial,
         "Initial trace",
         "of a dummy",
-        "A dummy has no real shape. Whoever read it made a mistake that the graph may carry on.",
+        "A dummy has no real shape. Code that reads it makes a mistake, which the graph may carry on.",
       ),
-      marked(
+      phaseParts(
         inspector,
         "graph_pass",
         passes,
@@ -47,11 +47,11 @@ export function metadataPanel(inspector) {
 }
 
 const CALM = {
-  initial_trace: "Nobody read a dummy: this backward keeps the promise of the initial trace.",
+  initial_trace: "No code read a dummy: this backward keeps the promise of the initial trace.",
   graph_pass: "No pass looked for metadata that the graph does not hold.",
 };
 
-function unwatched(inspector, phase) {
+function unwatchedText(inspector, phase) {
   const tripwire = ["Not watched in this capture: ", h("code", null, "capture(tripwire=True)"), " does."];
   const watching = inspector.graph.watched.has("initial_trace");
   return phase === "graph_pass" && watching
@@ -59,21 +59,21 @@ function unwatched(inspector, phase) {
     : tripwire;
 }
 
-function marked(inspector, phase, touches, name, what, words) {
+function phaseParts(inspector, phase, touches, name, what, words) {
   const note = touches.length ? `${plural(total(touches), "read")} ${what}` : "";
   if (!touches.length)
-    return [heading(name), empty(inspector.graph.watched.has(phase) ? CALM[phase] : unwatched(inspector, phase))];
+    return [heading(name), empty(inspector.graph.watched.has(phase) ? CALM[phase] : unwatchedText(inspector, phase))];
   return [
     heading(name, note),
     h("p", null, words),
-    grouped(touches)
+    byNode(touches)
       .slice(0, MOST)
-      .map((group) => read(inspector, group)),
+      .map((group) => readsAt(inspector, group)),
   ];
 }
 
 /** Reads at the same node, as one. */
-function grouped(touches) {
+function byNode(touches) {
   const groups = new Map();
   for (const t of touches) {
     const key = t.node ?? t.at;
@@ -82,8 +82,8 @@ function grouped(touches) {
   return [...groups.values()];
 }
 
-/** One node, and each line of code that read at it with what it read. */
-function read(inspector, group) {
+/** One node, and each line of code that read metadata there, with the attributes that it read. */
+function readsAt(inspector, group) {
   const [{ node, at }] = group;
   const lines = new Map();
   for (const t of group) {
@@ -150,7 +150,7 @@ function attributeTable(attributes) {
 function nodeButton(inspector, [node, count]) {
   return h(
     "button",
-    to(inspector, node.key),
+    linkProps(inspector, node.key),
     kindMark(node, 11),
     h("span", null, node.label, h("span.muted", null, ` #${node.id}  ${node.module || ""}`)),
     h("span", null, number(count)),

@@ -1,6 +1,6 @@
 /** Every backward call of the session, and why it was captured again. */
 import { h, ICON, plural, svg } from "../dom.js";
-import { windowed } from "../list.js";
+import { virtualList } from "../list.js";
 import { ALARM, empty } from "../parts.js";
 import { inPlainWords } from "../reasons.js";
 
@@ -18,7 +18,7 @@ export function missesPanel(inspector) {
   if (!events.length)
     return h("div.cabw-pad", null, h("h2", null, "Misses"), empty("No backward call of a session is known here."));
   const count = events.filter((e) => e.outcome === "captured").length;
-  const rows = alike(events);
+  const rows = mergeEqual(events);
   return h(
     "div",
     null,
@@ -34,7 +34,7 @@ export function missesPanel(inspector) {
     ),
     rows.length <= FEW
       ? rows.map((row, i) => line(inspector, row, i))
-      : windowed({
+      : virtualList({
           count: rows.length,
           height: ROW,
           className: ".cabw-even",
@@ -45,7 +45,7 @@ export function missesPanel(inspector) {
 }
 
 /** Calls in a row that differ in nothing but their number and time, as one. */
-function alike(events) {
+function mergeEqual(events) {
   const rows = [];
   for (const e of events) {
     const likeness = [e.outcome, e.reason, e.capture, e.function, e.where, e.call === null].join("\n");
@@ -79,14 +79,14 @@ function line(inspector, e, i) {
       "div.why",
       null,
       h("span.mono", null, `${e.function} at ${e.where || "an unknown place"}`),
-      e.capture === null || e.outcome !== "captured" ? null : shown(inspector, e.capture),
+      e.capture === null || e.outcome !== "captured" ? null : captureLink(inspector, e.capture),
     ),
     e.reason ? h("div.why", { title: e.reason }, words) : null,
     words !== e.reason ? h("div.why.mono.cabw-wrap.cabw-raw", null, e.reason) : null,
   );
 }
 
-function shown(inspector, capture) {
+function captureLink(inspector, capture) {
   if (inspector.session.captures.length < 2) return null;
   if (capture === inspector.graph.data.capture) return h("span", null, "  shown here");
   return h(

@@ -1,8 +1,18 @@
-/** The selected item; without a selection what was found in the whole capture. */
+/** The selected item; without a selection the findings of the whole capture. */
 import { h, mark, plural, shape } from "../dom.js";
 import { bytes, differs, duration, error } from "../encode.js";
 import { ALARM, facts, kindMark, link, reach } from "../parts.js";
-import { baked, graphCode, hooks, lifted, links, operators, pathTo, saved, source } from "./details.js";
+import {
+  bakedMetadata,
+  graphCode,
+  hooks,
+  liftedMetadata,
+  links,
+  operators,
+  pathTo,
+  savedTensors,
+  forwardLine,
+} from "./details.js";
 import { groupParts } from "./group.js";
 import { matches, overview } from "./overview.js";
 
@@ -14,7 +24,7 @@ export function nodePanel(inspector) {
   return h("div.cabw-pad", null, parts(inspector, node ?? item));
 }
 
-const MADE = {
+const ORIGINS = {
   backward_call: "call of the autograd node",
   aot_op: "operator of a compiled region",
   aten_op: "operator",
@@ -43,14 +53,14 @@ function opParts(inspector, op) {
       ),
     ),
     facts([
-      ["Kind", MADE[op.kind] ?? op.kind.replaceAll("_", " ")],
+      ["Kind", ORIGINS[op.kind] ?? op.kind.replaceAll("_", " ")],
       ["Autograd node", op.base ? link(inspector, op.base.key, op.base.title) : "none"],
       ["Module", op.module || null],
       ["Reads", reads.filter(Boolean).join(", ") || null],
       ["Reach", reach(inspector.cone, ["towards the inputs", "towards the outputs"])],
     ]),
     h("div.cabw-src.mono", null, h("div.cabw-one.cabw-whole", null, op.text.slice(0, 4000))),
-    source(inspector, op),
+    forwardLine(inspector, op),
     links(inspector, op),
   ];
 }
@@ -59,45 +69,46 @@ function nodeParts(inspector, n) {
   return [
     head(inspector, n),
     nodeFacts(inspector, n),
-    source(inspector, n),
+    forwardLine(inspector, n),
     pathTo(inspector, n),
     links(inspector, n),
     hooks(inspector, n),
-    saved(inspector, n),
-    lifted(inspector, n),
-    baked(inspector, n),
+    savedTensors(inspector, n),
+    liftedMetadata(inspector, n),
+    bakedMetadata(inspector, n),
     operators(inspector, n),
     graphCode(inspector, n),
   ];
 }
 
-/** What a step does wrong on its own, given gradients that agree. */
-function atFault(c) {
+/** The difference that a step makes on its own: its inputs match eager. */
+function faultText(c) {
   const what = Number.isNaN(c.rel)
     ? c.verdict.replaceAll("_", " ")
     : `${error(c.rel)} relative, ${error(c.abs)} absolute`;
-  const who = { gradient_sum: `The ${c.name}`, hook: `The ${c.name}` }[c.kind] ?? "It";
+  const step = { gradient_sum: `The ${c.name}`, hook: `The ${c.name}` }[c.kind] ?? "It";
   return h(
     "p.cabw-fault",
     null,
-    `${who} makes a difference of gradients that agree: ${what}${c.note ? `; ${c.note}` : ""}.`,
+    `${step} has inputs that match eager and an output that does not: ${what}${c.note ? `; ${c.note}` : ""}.`,
   );
 }
 
-function agreed(n) {
+function verdictText(n) {
   return n.verdict === "bitwise" ? "bitwise equal to eager" : n.verdict.replaceAll("_", " ");
 }
 
-/** An error that says nothing of the kind of difference, or the kind. */
-const differing = (n) => (n.relative < Infinity ? `differs by ${error(n.relative)}` : n.verdict.replaceAll("_", " "));
+/** The relative error; where it is infinite, the verdict. */
+const differenceText = (n) =>
+  n.relative < Infinity ? `differs by ${error(n.relative)}` : n.verdict.replaceAll("_", " ");
 
 function head(inspector, n) {
   const verdict =
     !n.compared || n.origin
       ? null
       : differs(n)
-        ? h("span.cabw-tag.alarm", null, mark("differ", ALARM, 10), n.row ? n.row.verdict : differing(n))
-        : h("span.cabw-tag", null, mark("equal", "var(--muted)", 10), agreed(n));
+        ? h("span.cabw-tag.alarm", null, mark("differ", ALARM, 10), n.row ? n.row.verdict : differenceText(n))
+        : h("span.cabw-tag", null, mark("equal", "var(--muted)", 10), verdictText(n));
   const tags = [
     n.failed && h("span.cabw-tag.alarm", null, mark("cross", ALARM, 10), "The trace stopped here"),
     n.unreached && h("span.cabw-tag", null, "Not reached: the trace stopped before it"),
@@ -123,7 +134,7 @@ function head(inspector, n) {
     ),
     tags.length ? h("div.cabw-tags", null, tags) : null,
     n.failed ? h("pre.cabw-error", null, inspector.graph.data.failure) : null,
-    inspector.graph.culprits.filter((c) => c.node === n).map(atFault),
+    inspector.graph.culprits.filter((c) => c.node === n).map(faultText),
   );
 }
 

@@ -2,9 +2,9 @@
 import { h, number, plural } from "../dom.js";
 import { bytes, duration, error, timed } from "../encode.js";
 import { heldBy, NAMED } from "../drawable.js";
-import { windowed } from "../list.js";
+import { virtualList } from "../list.js";
 import { inPlainWords } from "../reasons.js";
-import { ALARM, empty, facts, finding, heading, kindMark, place, title, to } from "../parts.js";
+import { ALARM, empty, facts, finding, heading, kindMark, place, title, linkProps } from "../parts.js";
 import { taskForm } from "../task.js";
 
 const ROW = 26;
@@ -31,7 +31,7 @@ export function matches(inspector) {
     const n = inspector.drawn.nodes.get(ids[i]);
     return h(
       "button.cabw-row.cabw-match",
-      to(inspector, n.key),
+      linkProps(inspector, n.key),
       kindMark(n, 11),
       h("span", null, n.label),
       h("span.muted", null, n.parameter || n.module || ""),
@@ -51,7 +51,7 @@ export function matches(inspector) {
         h("span.muted.cabw-light", null, `  of ${number(inspector.drawn.nodes.size)} nodes`),
       ),
     ),
-    windowed({ count: ids.length, height: ROW, make, scroller: () => inspector.panels.body }),
+    virtualList({ count: ids.length, height: ROW, make, scroller: () => inspector.panels.body }),
   );
 }
 
@@ -66,9 +66,11 @@ export function overview(inspector) {
       null,
       data.failure ? "This backward failed" : graph.nodes.size ? "What this backward shows" : "Nothing was captured",
     ),
-    data.failure ? failed(inspector) : null,
-    graph.nodes.size ? [parity(inspector), touched(inspector), held(inspector), slow(inspector)] : null,
-    calls(inspector),
+    data.failure ? failureFinding(inspector) : null,
+    graph.nodes.size
+      ? [parityFinding(inspector), touchFindings(inspector), memoryFinding(inspector), timeFinding(inspector)]
+      : null,
+    callFindings(inspector),
     graph.nodes.size
       ? [
           heading("Capture"),
@@ -88,7 +90,7 @@ export function overview(inspector) {
   );
 }
 
-function failed(inspector) {
+function failureFinding(inspector) {
   const { data } = inspector.graph;
   const node = inspector.graph.nodes.get(data.failed_at);
   return finding(inspector, {
@@ -99,7 +101,7 @@ function failed(inspector) {
   });
 }
 
-function parity(inspector) {
+function parityFinding(inspector) {
   const { graph } = inspector;
   const see = (key) => () => {
     inspector.setColour("parity");
@@ -149,7 +151,7 @@ function worst(wrong) {
   return `The worst is ${row.name.slice(0, 200)}: ${row.verdict}, ${error(row.rel)} relative.`;
 }
 
-function touched(inspector) {
+function touchFindings(inspector) {
   const { graph } = inspector;
   const see = (n) => () => {
     inspector.setColour("touches");
@@ -171,7 +173,7 @@ function touched(inspector) {
   return shown;
 }
 
-function held(inspector) {
+function memoryFinding(inspector) {
   const { graph } = inspector;
   const total = heldBy(graph.list);
   if (!total) return null;
@@ -194,7 +196,7 @@ function held(inspector) {
 }
 
 /** Where the time goes; an offer to measure it, where the colour asks for it. */
-function slow(inspector) {
+function timeFinding(inspector) {
   const { graph } = inspector;
   if (!graph.times) {
     const form = inspector.colour === "time" || inspector.model.get("task")?.what === "times";
@@ -216,7 +218,7 @@ function slow(inspector) {
   });
 }
 
-function calls(inspector) {
+function callFindings(inspector) {
   const { events, again, captures } = inspector.session;
   if (!events.length) return captures.length ? null : noCalls();
   const onclick = () => inspector.openTab("misses");

@@ -1,7 +1,7 @@
-/** Gradients held against eager: a verdict for each leaf, the error at each node where it was looked for. */
+/** Gradients compared with eager: a verdict for each leaf, and the error at each node if the first divergence was searched. */
 import { h, mark, number, plural, shape } from "../dom.js";
 import { error } from "../encode.js";
-import { windowed } from "../list.js";
+import { virtualList } from "../list.js";
 import { ALARM, empty, finding, heading, meter, place, title } from "../parts.js";
 import { Segment } from "../segment.js";
 import { taskForm } from "../task.js";
@@ -29,10 +29,10 @@ export function parityPanel(inspector) {
       null,
       h("h2", null, "Parity"),
       taskForm(inspector, "parity", "Parity has not been computed."),
-      diverging(inspector),
+      divergenceParts(inspector),
     );
   const ui = inspector.panels.state("parity list", () => ({ show: graph.wrong.length ? "bad" : "all", by: "order" }));
-  const rows = listed(graph, ui);
+  const rows = visibleRows(graph, ui);
   return h(
     "div",
     null,
@@ -40,7 +40,7 @@ export function parityPanel(inspector) {
       "div.cabw-pad.cabw-tight",
       null,
       summary(inspector),
-      diverging(inspector),
+      divergenceParts(inspector),
       heading("Parameters"),
       conditions(inspector),
       taskForm(inspector, "parity"),
@@ -52,7 +52,7 @@ export function parityPanel(inspector) {
 /** Whether the conditions are unfolded, and the selection that the list was scrolled to. */
 const parityMemo = () => ({ conditions: false, scrolledTo: null });
 
-function listed(graph, ui) {
+function visibleRows(graph, ui) {
   const [, , test] = FILTERS.find(([key]) => key === ui.show) ?? FILTERS.at(-1);
   const rows = graph.parameters.filter(test);
   return ORDERS[ui.by] ? rows.sort(ORDERS[ui.by]) : rows;
@@ -91,7 +91,7 @@ function conditions(inspector) {
 }
 
 /** Where gradients first part: the steps at fault, and the error at every node. */
-function diverging(inspector) {
+function divergenceParts(inspector) {
   const { divergence, culprits } = inspector.graph;
   const missing = "Where gradients first part from eager has not been looked for.";
   if (!divergence) return [heading("First divergence"), taskForm(inspector, "divergence", missing)];
@@ -107,13 +107,13 @@ function diverging(inspector) {
         .join(", "),
       onclick: () => c.node && inspector.reveal(c.node.key),
     });
-  const made = ([id, text]) =>
+  const nonfiniteFinding = ([id, text]) =>
     finding(inspector, { icon: "bang", head: text.split(": ")[0], text, onclick: () => inspector.reveal(`n${id}`) });
   return [
     heading("First divergence", divergence.drifts ? "apart by rounding" : ""),
     culprits.length ? culprits.slice(0, MOST).map(step) : h("p", null, divergence.summary),
     culprits.length > MOST ? h("p.muted", null, `${number(culprits.length - MOST)} more steps are at fault.`) : null,
-    divergence.nonfinite.map(made),
+    divergence.nonfinite.map(nonfiniteFinding),
     divergence.notes.map((note) => h("p.muted", null, sentence(`${note}.`))),
     taskForm(inspector, "divergence"),
     divergence.compared ? [heading("Error at each node, in backward order", "relative"), chart(inspector)] : null,
@@ -171,7 +171,7 @@ function table(inspector, rows) {
   if (!rows.length) return h("div.cabw-pad", null, empty("None."));
   const selected = new Set(inspector.selectedNodes());
   const current = rows.findIndex((row) => selected.has(row.ref));
-  const list = windowed({
+  const list = virtualList({
     count: rows.length,
     height: ROW,
     make: (i) => line(inspector, rows[i], selected),
@@ -193,7 +193,7 @@ function table(inspector, rows) {
   return list;
 }
 
-/** A name in three parts of which the first gives way: `layers.3.` and `mlp.` in grey, `weight`. */
+/** A name in three parts: `layers.3.` and `mlp.` in grey, `weight`. The first part is cut where there is little room. */
 function nameParts(name) {
   const last = name.lastIndexOf(".") + 1;
   const middle = last ? name.lastIndexOf(".", last - 2) + 1 : 0;
