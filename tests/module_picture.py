@@ -17,7 +17,7 @@ SCALE = 2
 
 def main(target: Path) -> None:
     """Capture a GPT-2 and photograph its module graph, coloured by the bytes that are kept for the backward."""
-    _, session = demo.captured(LAYERS)
+    _, session = demo.capture_backward(LAYERS)
     svg = session[0].graph(color_by="bytes").svg()
     width, height = (round(float(size) * 4 / 3) for size in re.findall(r'(?:width|height)="([\d.]+)pt"', svg)[:2])
     with chromium() as browser:

@@ -42,7 +42,7 @@ def named(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def test_the_demos_gradients_are_the_models_own(plain):
-    model, session = demo.captured(1)
+    model, session = demo.capture_backward(1)
     expected = named(plain)
     seen, again = named(model), session[0].replay()
     assert set(seen) == set(again) == set(expected)
@@ -53,7 +53,7 @@ def test_the_demos_gradients_are_the_models_own(plain):
 
 def test_the_random_numbers_of_others_are_left_alone():
     before = torch.get_rng_state()
-    demo.captured(1)
+    demo.capture_backward(1)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -26,7 +26,7 @@ from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.divergence_report import DivergenceReport
 from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.views import tables
-from cabw_viz.views.files import path_named, written
+from cabw_viz.views.files import path_named, write_file
 from cabw_viz.views.html import capture_html
 from cabw_viz.views.inspector.page import inspector_page
 from cabw_viz.views.outline import outline
@@ -379,7 +379,7 @@ class Capture:
             CabwError: it cannot be written there.
         """
         page = inspector_page("cabw_viz: capture", [(self.record, self.results)], (), cell_files())
-        return written(path_named(path, EXAMPLE), page, EXAMPLE)
+        return write_file(path_named(path, EXAMPLE), page, EXAMPLE)
 
     def _repr_mimebundle_(self, **_: object) -> MimeBundle:
         from cabw_viz.surfaces.inspector import widget_view

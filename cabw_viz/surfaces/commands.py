@@ -1,4 +1,4 @@
-"""What comes after `%cabw` and `%%cabw`: options, and a function for each command; the help is made of both."""
+"""The options of `%cabw` and `%%cabw`, and a function for each command; the help is generated from both."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from cabw_viz.record.options import COLORS, EAGER, HOOK_POLICIES, LEVELS, MEASUR
 from cabw_viz.surfaces.session_registry import SessionRegistry
 
 TRACED = tuple(level for level in LEVELS if level != "aten")
-"""The levels that a capture has without being lowered first."""
+"""The levels that need no lowered graph."""
 
 
-def only(text: str) -> int | slice:
+def call_selection(text: str) -> int | slice:
     """`--only`: `2`, or a range such as `10:12`."""
     try:
         numbers = [int(part) if part.strip() else None for part in text.split(":")]
@@ -30,18 +30,18 @@ def only(text: str) -> int | slice:
         raise ArgumentTypeError(f"{text!r} is neither a number nor a range such as 10:12") from None
 
 
-def listed(text: str) -> tuple[str, ...]:
+def name_list(text: str) -> tuple[str, ...]:
     """`--measures`: names with commas between."""
     return tuple(name for name in text.split(",") if name)
 
 
-def place(options: Namespace) -> dict[str, Any]:
-    """Where and how a graph is to be run again, as `cap.replay` and its like take it."""
-    given = {name: getattr(options, name) for name in ("device", "dtype", "backend")}
-    return {name: value if value is None else unquoted(value) for name, value in given.items()}
+def target_options(options: Namespace) -> dict[str, Any]:
+    """The device, dtype and backend of a replay, as keyword arguments of `cap.replay` and the like."""
+    values = {name: getattr(options, name) for name in ("device", "dtype", "backend")}
+    return {name: value if value is None else unquoted(value) for name, value in values.items()}
 
 
-def variable(text: str) -> str:
+def variable_name(text: str) -> str:
     """`--name`: a name that Python takes."""
     if not text.isidentifier() or keyword.iskeyword(text):
         raise ArgumentTypeError(f"{text!r} cannot be the name of a variable")
@@ -91,14 +91,16 @@ _BACKEND = argument(
     default=RUN_MODES[0],
     help="eager (default): let the backwards run as they are; compiled: run them through compiled autograd",
 )
-@argument("--only", metavar="N", type=only, help="which backward calls to capture: 0, or a range such as 10:12")
+@argument(
+    "--only", metavar="N", type=call_selection, help="which backward calls to capture: 0, or a range such as 10:12"
+)
 @argument("--snapshot", action="store_true", help="copy the inputs, so that the cell may step an optimizer")
 @argument("--parity", action="store_true", help="then compare every capture with the cell's own run")
 @_DEVICE
 @_DTYPE
 @_BACKEND
 @_level(TRACED)
-@argument("--name", metavar="NAME", type=variable, help="the variable that gets the session")
+@argument("--name", metavar="NAME", type=variable_name, help="the variable that gets the session")
 def cell(options: Namespace) -> Namespace:
     """Run the cell with every backward in it captured, then show the session.
 
@@ -125,10 +127,10 @@ def cell(options: Namespace) -> Namespace:
 @argument("--save", metavar="PATH", help="write the picture to PATH instead: svg, pdf, png or dot")
 @_CAPTURE
 @_SESSION
-def graph(shelf: SessionRegistry, options: Namespace) -> object:
+def graph(sessions: SessionRegistry, options: Namespace) -> object:
     """Draw a capture."""
     texts = {name: unquoted(value) for name, value in vars(options).items() if isinstance(value, str)}
-    view = shelf.capture(options.session, options.capture).graph(
+    view = sessions.capture(options.session, options.capture).graph(
         options.level,
         depth=options.depth,
         expand=[unquoted(name) for name in options.expand],
@@ -153,7 +155,7 @@ def graph(shelf: SessionRegistry, options: Namespace) -> object:
 @argument(
     "--measures",
     metavar="M",
-    type=listed,
+    type=name_list,
     default=(),
     help=f"further columns, with commas between: {', '.join(MEASURES)}",
 )
@@ -164,10 +166,10 @@ def graph(shelf: SessionRegistry, options: Namespace) -> object:
 @_HOOKS
 @_CAPTURE
 @_SESSION
-def parity(shelf: SessionRegistry, options: Namespace) -> object:
+def parity(sessions: SessionRegistry, options: Namespace) -> object:
     """Run a captured graph again and compare its gradients with those of your own run."""
-    report = shelf.capture(options.session, options.capture).parity(
-        **place(options),
+    report = sessions.capture(options.session, options.capture).parity(
+        **target_options(options),
         rtol=options.rtol,
         atol=options.atol,
         exact=options.exact or "auto",
@@ -189,10 +191,10 @@ def parity(shelf: SessionRegistry, options: Namespace) -> object:
 @_HOOKS
 @_CAPTURE
 @_SESSION
-def divergence(shelf: SessionRegistry, options: Namespace) -> object:
-    """Find the node, sum of gradients or hook that makes other gradients than in your own run."""
-    capture = shelf.capture(options.session, options.capture)
-    return capture.divergence(**place(options), rtol=options.rtol, atol=options.atol, hooks=options.hooks)
+def divergence(sessions: SessionRegistry, options: Namespace) -> object:
+    """Find the first node, gradient sum or hook whose inputs match your run and whose outputs do not."""
+    capture = sessions.capture(options.session, options.capture)
+    return capture.divergence(**target_options(options), rtol=options.rtol, atol=options.atol, hooks=options.hooks)
 
 
 @magic_arguments("cabw touches")
@@ -200,9 +202,9 @@ def divergence(shelf: SessionRegistry, options: Namespace) -> object:
 @argument("--phase", choices=PHASES, metavar="PHASE", help=f"only one phase: {', '.join(PHASES)}")
 @_CAPTURE
 @_SESSION
-def touches(shelf: SessionRegistry, options: Namespace) -> object:
-    """Show who read which metadata, when nobody should and when the graph runs."""
-    capture = shelf.capture(options.session, options.capture)
+def touches(sessions: SessionRegistry, options: Namespace) -> object:
+    """Show which code read which metadata, before the graph ran and while it ran."""
+    capture = sessions.capture(options.session, options.capture)
     if options.audit:
         capture.audit()
     for finding in summary(capture.record, capture.results):
@@ -216,49 +218,49 @@ def touches(shelf: SessionRegistry, options: Namespace) -> object:
 @argument("--device", metavar="DEVICE", help="where to run the graph; default: where it was captured")
 @_CAPTURE
 @_SESSION
-def times(shelf: SessionRegistry, options: Namespace) -> object:
+def times(sessions: SessionRegistry, options: Namespace) -> object:
     """Run a captured graph again and show how long each autograd node takes, the slowest first."""
-    return shelf.capture(options.session, options.capture).times(options.repeats, options.device)
+    return sessions.capture(options.session, options.capture).times(options.repeats, options.device)
 
 
 @magic_arguments("cabw memory")
 @argument("--depth", metavar="N", type=int, help="parts of the modules' paths that count; default: all")
 @_CAPTURE
 @_SESSION
-def memory(shelf: SessionRegistry, options: Namespace) -> object:
+def memory(sessions: SessionRegistry, options: Namespace) -> object:
     """Show the bytes that each module keeps for its backward, the most first."""
-    return shelf.capture(options.session, options.capture).memory(options.depth)
+    return sessions.capture(options.session, options.capture).memory(options.depth)
 
 
 @magic_arguments("cabw lower")
 @_CAPTURE
 @_SESSION
-def lower(shelf: SessionRegistry, options: Namespace) -> object:
+def lower(sessions: SessionRegistry, options: Namespace) -> object:
     """Lower a captured graph to aten operators, which `%cabw graph --level aten` then draws."""
-    return shelf.capture(options.session, options.capture).lower()
+    return sessions.capture(options.session, options.capture).lower()
 
 
 @magic_arguments("cabw list")
-def list_(shelf: SessionRegistry, _options: Namespace) -> object:
+def list_(sessions: SessionRegistry, _options: Namespace) -> object:
     """List the sessions in reach and their captures."""
-    return shelf.frame()
+    return sessions.frame()
 
 
 @magic_arguments("cabw close")
 @argument("name", nargs="?", metavar="NAME", help="the variable that holds the session; default: the last %%%%cabw")
 @argument("--all", action="store_true", help="close every session in reach")
-def close(shelf: SessionRegistry, options: Namespace) -> object:
+def close(sessions: SessionRegistry, options: Namespace) -> object:
     """Let a session's tensors go; its records, tables and pictures stay."""
-    sessions = [session for _, session in shelf.sessions()] if options.all else [shelf.session(options.name)]
-    for session in sessions:
+    named = [session for _, session in sessions.sessions()] if options.all else [sessions.session(options.name)]
+    for session in named:
         session.close()
     return None
 
 
 @magic_arguments("cabw help")
 @argument("command", nargs="?", metavar="COMMAND", help="one command only")
-def help_(_shelf: SessionRegistry, options: Namespace) -> object:
-    """Say what there is."""
+def help_(_sessions: SessionRegistry, options: Namespace) -> object:
+    """Print the help of all commands, or of one."""
     if options.command is None:
         print(help_text())  # noqa: T201  # a magic's help is printed
     else:
@@ -279,28 +281,28 @@ COMMANDS: dict[str, Command] = {
     "close": close,
     "help": help_,
 }
-HELPED: dict[str, Callable[..., Any]] = {"%cabw": cell, **COMMANDS}
-"""All that `%cabw help` describes."""
+DOCUMENTED: dict[str, Callable[..., Any]] = {"%cabw": cell, **COMMANDS}
+"""The magics and commands that `%cabw help` describes."""
 
 
 def command_named(name: str) -> Callable[..., Any]:
-    """Something that `%cabw help` describes.
+    """The function of a command, by its name.
 
     Raises:
-        CabwError: there is no such thing; says what there is.
+        CabwError: there is no such command; lists those there are.
     """
-    if name in HELPED:
-        return HELPED[name]
-    raise unknown(name, tuple(HELPED))
+    if name in DOCUMENTED:
+        return DOCUMENTED[name]
+    raise unknown_command(name, tuple(DOCUMENTED))
 
 
-def unknown(name: str, known: tuple[str, ...]) -> CabwError:
+def unknown_command(name: str, known: tuple[str, ...]) -> CabwError:
     """The error for a command that does not exist."""
-    like = difflib.get_close_matches(name, known, n=1)
+    similar = difflib.get_close_matches(name, known, n=1)
     return CabwError(
         f"%cabw has no command {name!r}",
         expected=", ".join(known),
-        try_=f"%cabw {like[0]}" if like else "%cabw help",
+        try_=f"%cabw {similar[0]}" if similar else "%cabw help",
     )
 
 
@@ -340,5 +342,5 @@ def help_of(function: Callable[..., Any]) -> str:
 
 
 def help_text() -> str:
-    """The help of everything, made from the parsers."""
-    return "\n\n\n".join(map(help_of, HELPED.values()))
+    """The help of all commands, generated from their parsers."""
+    return "\n\n\n".join(map(help_of, DOCUMENTED.values()))

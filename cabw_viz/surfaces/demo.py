@@ -41,8 +41,8 @@ def run(folder: Path, layers: int = 4) -> None:
         CabwError: `transformers` is not installed, or the folder cannot be written to.
     """
     start = time.perf_counter()
-    folder = _made(folder)
-    model, session = captured(layers)
+    folder = _new_folder(folder)
+    model, session = capture_backward(layers)
     cap = session[0]
     count = sum(parameter.numel() for parameter in model.parameters())
     print(f"GPT-2 as transformers defines it: {layers} layers, {WIDTH} wide, {count:,} parameters, random weights")
@@ -50,9 +50,9 @@ def run(folder: Path, layers: int = 4) -> None:
     print(cap, end="\n\n")
     report = cap.parity()
     print(report, end="\n\n")
-    with _clear_of(folder):
-        problems = _pictures(cap, folder)
-        _tables(session, report, folder)
+    with _os_error_as_cabw_error(folder):
+        problems = _draw_levels(cap, folder)
+        _write_tables(session, report, folder)
     print(f"Written to {folder}{os.sep}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     for problem in problems:
         print(f"\n{problem}")
@@ -62,7 +62,7 @@ def run(folder: Path, layers: int = 4) -> None:
     )
 
 
-def captured(layers: int) -> tuple[torch.nn.Module, Session]:
+def capture_backward(layers: int) -> tuple[torch.nn.Module, Session]:
     """The model after its backward, dropout on, and the session that saw it; the same every time."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
@@ -111,20 +111,20 @@ def text() -> torch.Tensor:
 
 
 def loss(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """How badly each byte is foretold from those before it."""
+    """The cross entropy of each byte, predicted from those before it."""
     logits = model(input_ids=tokens).logits[:, :-1]
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def _made(folder: Path) -> Path:
-    with _clear_of(folder):
+def _new_folder(folder: Path) -> Path:
+    with _os_error_as_cabw_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 @contextmanager
-def _clear_of(folder: Path) -> Iterator[None]:
-    """What the system says against a folder, as an error of ours."""
+def _os_error_as_cabw_error(folder: Path) -> Iterator[None]:
+    """Raise an OSError about a folder as a CabwError."""
     try:
         yield
     except OSError as error:
@@ -135,15 +135,15 @@ def _clear_of(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _pictures(cap: Capture, folder: Path) -> list[str]:
-    """Draw every level; returns what kept pictures from being drawn, each reason once."""
+def _draw_levels(cap: Capture, folder: Path) -> list[str]:
+    """Draw every level; returns the errors that kept pictures from being drawn, each once."""
     paths = [(level, folder / f"{level}{suffix}") for level, suffixes in PICTURES.items() for suffix in suffixes]
-    problems = dict.fromkeys(_problem(cap.graph(level), path) for level, path in paths)
+    problems = dict.fromkeys(_save_error(cap.graph(level), path) for level, path in paths)
     return [problem for problem in problems if problem]
 
 
-def _problem(view: GraphView, path: Path) -> str:
-    """Save a picture; why it could not be, if so."""
+def _save_error(view: GraphView, path: Path) -> str:
+    """Save a picture; returns the error if it could not be saved."""
     try:
         view.save(path)
     except CabwError as error:
@@ -151,7 +151,7 @@ def _problem(view: GraphView, path: Path) -> str:
     return ""
 
 
-def _tables(session: Session, report: ParityReport, folder: Path) -> None:
+def _write_tables(session: Session, report: ParityReport, folder: Path) -> None:
     cap = session[0]
     parity = html.parity_html(report.comparison)
     report.frame.to_csv(folder / "parity.csv", index=False)

@@ -33,7 +33,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:
-    """Take the magics away; the user's own of the same names, if there were any, come back."""
+    """Remove the magics; the user's own of the same names, if there were any, come back."""
     magics = _loaded(ip)
     if magics is not None:
         magics.uninstall()
@@ -41,8 +41,8 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
 
 def _loaded(ip: InteractiveShell) -> CabwMagics | None:
     # By name: after a reload of this module the class is another one.
-    found = ip.magics_manager.registry.get(CabwMagics.__name__)
-    return found if hasattr(found, "uninstall") else None
+    magics = ip.magics_manager.registry.get(CabwMagics.__name__)
+    return magics if hasattr(magics, "uninstall") else None
 
 
 @magics_class
@@ -53,30 +53,30 @@ class CabwMagics(Magics):
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
-        self.shelf = SessionRegistry(shell.user_ns)
-        self._before: dict[str, Any] = {}
+        self.sessions = SessionRegistry(shell.user_ns)
+        self._previous: dict[str, Any] = {}
 
     def install(self) -> None:
-        """Put the magics into the shell's tables, and remember what stood there."""
+        """Put the magics into the shell's tables, and remember the previous ones."""
         tables = self.shell.magics_manager.magics
-        self._before = {kind: tables[kind][MAGIC] for kind in KINDS if MAGIC in tables[kind]}
+        self._previous = {kind: tables[kind][MAGIC] for kind in KINDS if MAGIC in tables[kind]}
         self.shell.register_magics(self)
 
     def uninstall(self) -> None:
-        """Put back what stood in the tables, except where somebody has put theirs on top since; close what is kept."""
+        """Restore the previous magics, except where others were registered since; close the session without a name."""
         manager = self.shell.magics_manager
         for kind in KINDS:
             table = manager.magics[kind]
             if table.get(MAGIC) != self.magics[kind][MAGIC]:
                 continue
-            if kind in self._before:
-                table[MAGIC] = self._before[kind]
+            if kind in self._previous:
+                table[MAGIC] = self._previous[kind]
             else:
                 del table[MAGIC]
         del manager.registry[type(self).__name__]
         if self in self.shell.configurables:  # where Magics.__init__ put it
             self.shell.configurables.remove(self)
-        self.shelf.clear()
+        self.sessions.clear()
 
     @no_var_expand
     @cell_magic(MAGIC)
@@ -100,16 +100,16 @@ class CabwMagics(Magics):
         name, _, rest = line.strip().partition(" ")
         with _usage_errors():
             if name and name not in COMMANDS:
-                raise commands.unknown(name, tuple(COMMANDS))
+                raise commands.unknown_command(name, tuple(COMMANDS))
             function = COMMANDS[name or "help"]
-            return function(self.shelf, parse(function, rest))
+            return function(self.sessions, parse(function, rest))
 
     def _run(self, session: Session, cell: cells.Cell, options: Namespace) -> None:
         with session:
             self._keep(session, options.name)
             finished = cells.run(self.shell, cell)
         if finished or len(session.events):
-            display(session if options.level == LEVELS[0] else Shown(session, options.level))
+            display(session if options.level == LEVELS[0] else StaticSession(session, options.level))
         if finished and (options.parity or asks_for_parity(options)):
             _show_parity(session, options)
 
@@ -117,11 +117,13 @@ class CabwMagics(Magics):
         from cabw_viz.replay.placement.target import resolve_target
         from cabw_viz.surfaces.session import capture
 
-        resolve_target(**commands.place(options))  # before the cell runs, which may take long, and not after it
-        subject = None if options.model is None else self._evaluated(unquoted(options.model))
+        resolve_target(
+            **commands.target_options(options)
+        )  # before the cell runs, which may take long, and not after it
+        subject = None if options.model is None else self._evaluate(unquoted(options.model))
         return capture(subject, run=options.run, only=options.only, snapshot=options.snapshot)
 
-    def _evaluated(self, expression: str) -> Any:
+    def _evaluate(self, expression: str) -> Any:
         try:
             return self.shell.ev(expression)
         except Exception as error:
@@ -134,11 +136,11 @@ class CabwMagics(Magics):
     def _keep(self, session: Session, name: str | None) -> None:
         if name is not None:
             self.shell.push({name: session})
-        self.shelf.keep(session, named=name is not None)
+        self.sessions.keep(session, named=name is not None)
 
 
-class Shown:
-    """A session as static pictures, at a level of the drawing that the inspector has not."""
+class StaticSession:
+    """A session as static pictures at one level."""
 
     def __init__(self, session: Session, level: Level) -> None:
         self._session, self._level = session, level
@@ -151,7 +153,7 @@ class Shown:
 
 
 def asks_for_parity(options: Namespace) -> bool:
-    """Whether a cell says where or how its graph is to be run again."""
+    """Whether a cell's options name a device, a dtype or a backend of a replay."""
     return options.device is not None or options.dtype is not None or options.backend != EAGER
 
 
@@ -159,12 +161,12 @@ def _show_parity(session: Session, options: Namespace) -> None:
     if not len(session):
         session[0]  # raises, and says what became of the block's backward calls
     for capture in session:
-        display(capture.parity(**commands.place(options)))
+        display(capture.parity(**commands.target_options(options)))
 
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    """An error of ours as IPython's UsageError: its text alone is shown, not the way to it."""
+    """Raise a CabwError as IPython's UsageError, of which only the text is shown, without a traceback."""
     try:
         yield
     except CabwError as error:

@@ -9,7 +9,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.views import html, parity_table
 from cabw_viz.views.error_picture import error_picture, standalone
-from cabw_viz.views.files import path_named, written
+from cabw_viz.views.files import path_named, write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ class ParityReport:
                 expected=", ".join(makers),
                 try_=EXAMPLE,
             )
-        return written(target, make(), EXAMPLE)
+        return write_file(target, make(), EXAMPLE)
 
     def __repr__(self) -> str:
         return parity_table.parity_text(self.comparison)
@@ -108,7 +108,7 @@ class ErrorPicture:
             raise CabwError(
                 f"this picture cannot be saved as {target.suffix or target.name!r}", expected=".svg", try_=example
             )
-        return written(target, standalone(self.svg), example)
+        return write_file(target, standalone(self.svg), example)
 
     def __repr__(self) -> str:
         return f"<errors of {len(self._comparison.rows)} gradients>"

@@ -1,4 +1,4 @@
-"""The block in which backwards are captured, and what it leaves in hand."""
+"""`cabw_viz.capture`: the block in which backwards are captured, and the session that it leaves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cabw_viz.surfaces.capture import Capture
 from cabw_viz.tracing.capture_options import CaptureOptions
 from cabw_viz.tracing.recorder import Recorder
 from cabw_viz.views import tables
-from cabw_viz.views.files import path_named, written
+from cabw_viz.views.files import path_named, write_file
 from cabw_viz.views.html import session_html
 from cabw_viz.views.inspector.page import inspector_page
 from cabw_viz.views.outline import outline_session
@@ -133,7 +133,7 @@ class Session:
         self._recorder.uninstall()
 
     def close(self) -> None:
-        """Let go of every tensor; records, tables and pictures stay."""
+        """Release every tensor; records, tables and pictures stay."""
         self._closed = True
         for capture in self._log.captures:
             capture._release()  # noqa: SLF001  # the session owns its captures
@@ -215,7 +215,7 @@ class Session:
         """
         page = inspector_page("cabw_viz: session", self._data(), self._log.events, cell_files())
         example = 'session.to_html("run.html")'
-        return written(path_named(path, example), page, example)
+        return write_file(path_named(path, example), page, example)
 
     def _repr_mimebundle_(self, **_: object) -> MimeBundle:
         """The inspector where a front end can show one; IPython adds `_repr_html_` and `__repr__` for the others."""

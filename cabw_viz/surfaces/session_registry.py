@@ -1,4 +1,4 @@
-"""Where the magics find sessions: in the user's variables, and one more that has no name."""
+"""The sessions that the magics can name: those in the user's variables, and the last one without a name."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class SessionRegistry:
         self._latest: weakref.ref[Session] | None = None
 
     def keep(self, session: Session, *, named: bool) -> None:
-        """Make a session the one that commands mean by default; hold it if no variable of the user's does."""
+        """Make a session the default of the commands; hold a reference to it if it is not `named`."""
         self._latest = weakref.ref(session)
         if not named:
             self.clear()
             self._unnamed = session
 
     def clear(self) -> None:
-        """Close the session without a name and let go of it."""
+        """Close the session without a name, and drop it."""
         if self._unnamed is not None:
             self._unnamed.close()
         self._unnamed = None
@@ -50,13 +50,13 @@ class SessionRegistry:
         """Every session in reach with its name, each once."""
         from cabw_viz.surfaces.session import Session
 
-        seen: set[int] = set()
+        ids: set[int] = set()
         for name, value in list(self._variables.items()):
             # IPython's own names for what it showed, such as `_` and `_3`, are not the user's.
-            if isinstance(value, Session) and not name.startswith("_") and id(value) not in seen:
-                seen.add(id(value))
+            if isinstance(value, Session) and not name.startswith("_") and id(value) not in ids:
+                ids.add(id(value))
                 yield name, value
-        if self._unnamed is not None and id(self._unnamed) not in seen:
+        if self._unnamed is not None and id(self._unnamed) not in ids:
             yield UNNAMED, self._unnamed
 
     def session(self, name: str | None = None) -> Session:
@@ -65,15 +65,15 @@ class SessionRegistry:
         Raises:
             CabwError: there is no such session; says which there are.
         """
-        found = dict(self.sessions())
+        by_name = dict(self.sessions())
         latest = None if self._latest is None else self._latest()
         if name is None and latest is not None:
             return latest
-        if name is None and len(found) == 1:
-            return next(iter(found.values()))
-        if name is not None and name in found:
-            return found[name]
-        raise _no_session(name, [known for known in found if known != UNNAMED])
+        if name is None and len(by_name) == 1:
+            return next(iter(by_name.values()))
+        if name is not None and name in by_name:
+            return by_name[name]
+        raise _no_session(name, [known for known in by_name if known != UNNAMED])
 
     def capture(self, name: str | None, index: int) -> Capture:
         """One capture of a session; negative indices count from the last.

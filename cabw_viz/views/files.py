@@ -23,7 +23,7 @@ def path_named(path: object, example: str) -> Path:
     raise CabwError(f"{path!r} is no path to a file", expected="a str or a pathlib.Path", try_=example)
 
 
-def written(path: Path, content: str | bytes, example: str) -> Path:
+def write_file(path: Path, content: str | bytes, example: str) -> Path:
     """Write a file; text in UTF-8.
 
     Raises:

@@ -1,6 +1,6 @@
 """Sessions, captures and comparisons as HTML: one function for each fragment.
 
-Every text that came from somebody's model, code or file names goes through `_text`, the one place that escapes.
+Every text from models, code or file names goes through `_text`, the one place that escapes.
 Drawings come from `dot`, tables from pandas, which escape on their own.
 """
 
@@ -129,12 +129,12 @@ def page_html(title: str, *fragments: str) -> str:
 
 
 def _text(text: str, limit: int = 500) -> str:
-    """A text that may be anybody's, in one line and escaped."""
+    """Any text, in one line and escaped."""
     return html.escape(in_line(text, limit))
 
 
 def _prose(text: str) -> str:
-    """A sentence or several of somebody's, line breaks as blanks."""
+    """One or several sentences, line breaks as blanks."""
     return _text(" ".join(text.split()), PROSE_SHOWN)
 
 

@@ -17,7 +17,7 @@ from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.record.wording import counted
 from cabw_viz.views.dot import dot_source
-from cabw_viz.views.files import path_named, written
+from cabw_viz.views.files import path_named, write_file
 from cabw_viz.views.links import check_links
 from cabw_viz.views.svg import joined_words, self_contained
 
@@ -32,7 +32,7 @@ FORMATS: dict[str, Format | None] = {".svg": "svg", ".pdf": "pdf", ".png": "png"
 EXAMPLE = 'cap.graph().save("backward.svg")'
 
 MAX_BOXES = 2_000
-"""Larger drawings are not laid out: `dot` takes minutes over them, and nobody finds anything in them."""
+"""Larger drawings are not laid out: `dot` takes minutes over them, and they are too large to read."""
 
 SECONDS = 60.0
 """How long `dot` may take over one picture."""
@@ -98,7 +98,7 @@ class GraphView:
                 expected=", ".join(FORMATS),
                 try_=f"save({str(target.with_suffix('.svg'))!r})" if target.name else EXAMPLE,
             )
-        return written(target, self._content(FORMATS[target.suffix.lower()]), EXAMPLE)
+        return write_file(target, self._content(FORMATS[target.suffix.lower()]), EXAMPLE)
 
     def _content(self, format_: Format | None) -> str | bytes:
         if format_ is None:

@@ -117,13 +117,13 @@ def test_a_named_session_is_there_while_the_cell_runs(shell):
 
 
 def test_the_next_session_without_a_name_closes_the_last_one(shell):
-    shelf = shell.ip.magics_manager.registry["CabwMagics"].shelf
+    sessions = shell.ip.magics_manager.registry["CabwMagics"].sessions
     shell.ok("%%cabw --name run\n" + BACKWARD)
     shell.ok("%%cabw\n" + BACKWARD)
-    first = shelf.session()
+    first = sessions.session()
     shell.ok("%%cabw\n" + BACKWARD)
     assert first.closed
-    assert not shelf.session().closed
+    assert not sessions.session().closed
     assert not shell["run"].closed
 
 

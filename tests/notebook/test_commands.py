@@ -133,7 +133,7 @@ def test_times_shows_the_slowest_first_and_keeps_the_seconds(captured):
 @pytest.mark.parametrize("line", ["%cabw", "%cabw help"])
 def test_help_has_every_command_and_option(shell, line):
     text = shell.ok(line).out
-    for name, function in commands.HELPED.items():
+    for name, function in commands.DOCUMENTED.items():
         assert name in text
         for action in function.parser._actions:
             assert (action.option_strings or [action.metavar])[0] in text

@@ -76,7 +76,7 @@ def test_magics_that_the_user_put_on_top_stay(shell):
 def test_unload_closes_the_session_without_a_name_only(shell):
     shell.ok("%%cabw --name run\n" + BACKWARD)
     shell.ok("%%cabw\n" + BACKWARD)
-    unnamed = shell.ip.magics_manager.registry["CabwMagics"].shelf.session()
+    unnamed = shell.ip.magics_manager.registry["CabwMagics"].sessions.session()
     notebook.unload_ipython_extension(shell.ip)
     assert unnamed.closed
     assert not shell["run"].closed
