@@ -76,5 +76,5 @@ Phase = Literal["initial_trace", "graph_pass", "execution"]
 """When metadata was read: on a dummy while the tracer ran; from a graph node's deleted `meta`; while the graph ran."""
 
 Toucher = Literal["user", "tracer", "pass", "kernel"]
-"""Who read it: a frame of user code was on the stack; PyTorch's own tracer; a compiler function or graph pass;
-C++ code below an op or a backward formula, with no Python of anybody's in between."""
+"""Which code read it: a frame of user code on the stack; PyTorch's own tracer; a compiler function or graph pass; C++
+code below an op or a backward formula, with no Python frame in between."""
