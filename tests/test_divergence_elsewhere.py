@@ -57,7 +57,7 @@ def test_one_per_cent_in_bfloat16_is_told_from_the_differences_of_aot_eager():
     sound = session[0].divergence(backend="aot_eager")
     assert sound.ok, sound
     assert "compiled by aot_eager" in repr(sound)
-    assert "fused otherwise" in repr(sound)
+    assert "fused differently" in repr(sound)
     report = session[0].divergence(backend=faulty_backend(torch.ops.aten.tanh_backward.default, 1.01))
     assert report.first is not None, report
     assert report.first.name == "TanhBackward0"

@@ -50,7 +50,7 @@ def test_captured_there_and_run_on_the_cpu(found, name):
     assert result["ok"]
     assert result["apart"] == 0.0
     assert result["candidate"].endswith("on cpu in float32")
-    assert "brought to cabw:0 and float32" in " ".join(result["notes"])
+    assert "moved to cabw:0 and float32" in " ".join(result["notes"])
 
 
 @pytest.mark.parametrize("name", ["mlp", "custom_function", "summed"])
@@ -69,7 +69,7 @@ def test_an_in_place_write_to_a_view_cannot_be_captured_on_a_tensor_subclass(fou
 def test_a_kernel_that_is_not_there_is_replaced_by_its_formula(found):
     told = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default was computed by its formula"
     assert any(note.startswith(told) for note in found["there_attention"]["notes"])
-    assert found["there_mlp"]["notes"] == ["the graph's gradients were brought to cpu and float32 to be compared"]
+    assert found["there_mlp"]["notes"] == ["the graph's gradients were moved to cpu and float32 to be compared"]
 
 
 def test_the_backward_ran_on_the_device(found):

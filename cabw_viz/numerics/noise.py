@@ -29,9 +29,9 @@ class Noise:
     """What rounding alone does to one gradient."""
 
     reference: Distance = ZERO
-    """In the precision, and if need be on the kernels, of the reference;"""
+    """In the precision of the reference, and on its kernels, if these were run."""
     candidate: Distance = ZERO
-    """of the candidate, whose coarser precision is not counted in."""
+    """The same for the candidate, divided by how much coarser its precision is."""
 
     def maximum(self, other: Noise) -> Noise:
         """The larger in each respect."""

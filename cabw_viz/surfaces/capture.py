@@ -274,7 +274,7 @@ class Capture:
             device: where to run it, as for `replay`; default: where it was captured.
             dtype: in which floating dtype.
             backend: `eager` interprets the graph, op by op; otherwise what `torch.compile` takes. The gradients of all
-                nodes are outputs of a compiled graph then, so that it may be fused otherwise than without them.
+                nodes are outputs of a compiled graph then, so that it may be fused differently than without them.
             rtol: relative tolerance; together with `atol`, and final then. Default: torch.testing's for the dtype.
             atol: tolerance in units of a gradient's largest element.
             hooks: see `replay`; the graph runs up to three times, and hooks with it.

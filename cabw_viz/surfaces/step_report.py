@@ -122,13 +122,13 @@ class ParityMatrix:
 
     @property
     def raised(self) -> dict[str, str]:
-        """What each run raised that raised anything, the first if there are several."""
-        found = {run.name: next(iter(steps.raised(run)), "") for run in self.matrix.runs}
-        return {name: text for name, text in found.items() if text}
+        """The first exception of each run that raised one, by the run's name."""
+        errors = {run.name: next(iter(steps.raised(run)), "") for run in self.matrix.runs}
+        return {name: text for name, text in errors.items() if text}
 
     @property
     def differences(self) -> list[str]:
-        """What differs and what was raised, worst first, a sentence for each."""
+        """A sentence for each value that differs and each exception, worst first."""
         return finding_lines(self.matrix)
 
     def __getitem__(self, run: str) -> ParityReport:
@@ -140,14 +140,14 @@ class ParityMatrix:
         Raises:
             CabwError: there is no such run or call.
         """
-        found = next((each for each in self.matrix.runs if each.name == run), None)
-        if found is None or (call is not None and call not in range(self.matrix.repeats)):
+        step_run = next((each for each in self.matrix.runs if each.name == run), None)
+        if step_run is None or (call is not None and call not in range(self.matrix.repeats)):
             names = ", ".join(map(repr, self.runs))
             raise CabwError(
-                f"there is no run {run!r}" if found is None else f"run {run!r} has no call {call}",
+                f"there is no run {run!r}" if step_run is None else f"run {run!r} has no call {call}",
                 expected=f"one of {names}, and a call from 0 to {self.matrix.repeats - 1}",
             )
-        return ParityReport(steps.report(self.matrix, found, call))
+        return ParityReport(steps.report(self.matrix, step_run, call))
 
     def __repr__(self) -> str:
         return matrix_text(self.matrix)

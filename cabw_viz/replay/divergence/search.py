@@ -154,7 +154,7 @@ class Steps(Protocol):
 
 
 class _Search:
-    """One comparison on its way.
+    """One search.
 
     findings
     ├─ Steps.observe            the graph runs once
@@ -168,7 +168,7 @@ class _Search:
         self.notes: list[str] = []
 
     def findings(self) -> Findings:
-        """Run the graph, and look at its steps alone if anything differs."""
+        """Run the graph, and each of its steps alone if anything differs."""
         observed, stopped = self.steps.observe()
         findings = Findings(self.sites, observed)
         if isinstance(stopped, StoppedError):
@@ -183,7 +183,7 @@ class _Search:
         return findings
 
     def _isolate_steps(self) -> tuple[dict[str, NodeComparison], frozenset[str]]:
-        """Run each step on what the other side had; what it makes of that, and at which sites that was known."""
+        """Run each step on the other side's gradients; its results, and the sites at which these were known."""
         isolated = _IsolatedSteps(self.steps.graph, self.sites, self.steps, self.comparer)
         try:
             self.replay.run(isolated)
@@ -196,7 +196,7 @@ class _Search:
         return isolated.comparisons, frozenset(isolated.substituted)
 
     def _judge_against_float64(self, isolated: _IsolatedSteps) -> None:
-        """Run each step in double precision on the same; what rounding explains is no mismatch."""
+        """Run each step in double precision on the same gradients; what rounding explains is no mismatch."""
         replay = self.replay.at(Target(dtype=torch.float64))
         reproduced = self.steps.reproduced(isolated.in_question)
         try:
@@ -213,9 +213,9 @@ class _IsolatedSteps(ProbingInterpreter):
         self.steps, self._compare = steps, comparer
         self.comparisons: dict[str, NodeComparison] = {}
         self.substituted: set[str] = set()
-        """The sites at which the next step began with what the other side had."""
+        """The sites at which the next step took the other side's gradient."""
         self.in_question: dict[str, StepOutputs] = {}
-        """What a float64 run must tell apart."""
+        """The results that a float64 run must judge."""
 
     def on_value(self, name: str, value: Any) -> Any:
         """Judge it; the graph goes on with what the other side had."""

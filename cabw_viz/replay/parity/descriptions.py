@@ -36,9 +36,9 @@ def _describe_execution(target: Target, result: ReplayResult) -> str:
         return "run again, op by op on eager kernels"
     if result.graph_count is None:
         return f"compiled by {target.backend_name} and run again"
-    kept = "" if result.graph_count else ", which compiled nothing of it"
+    outcome = "" if result.graph_count else ", which compiled nothing of it"
     parts = f" ({counted(result.graph_count, 'graph')})" if result.graph_count else ""
-    return f"compiled by torch.compile(backend={target.backend_name!r}){kept} and run again{parts}"
+    return f"compiled by torch.compile(backend={target.backend_name!r}){outcome} and run again{parts}"
 
 
 def describe_placement(tensors: Iterable[torch.Tensor]) -> str:

@@ -98,7 +98,7 @@ class GradientPairs:
             places = dict.fromkeys(
                 f"{g.value.device} and {str(g.value.dtype).removeprefix('torch.')}" for g in self.run.values()
             )
-            notes.append(f"the graph's gradients were brought to {', '.join(places)} to be compared")
+            notes.append(f"the graph's gradients were moved to {', '.join(places)} to be compared")
         return notes
 
     def _tolerance(self, *sides: Gradient | None) -> Tolerance:
