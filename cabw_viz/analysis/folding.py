@@ -50,16 +50,18 @@ class Structure:
         behind, in the order of those that feed them.
         """
         if group not in self._orders:
-            accumulations = self.tree.accumulations
+            accumulations, by_number = self.tree.accumulations, self.record.by_number
             running = [number for number in group.nodes if number not in accumulations]
-            position = {number: index for index, number in enumerate(running)}
-            sinks = [(self._feeder(number, position), number) for number in group.nodes if number in accumulations]
+            feeders: dict[int, tuple[int, int]] = {}
+            for position, number in enumerate(running):
+                for edge in by_number[number].edges:
+                    if edge.target in accumulations:
+                        feeder = (position, edge.output)
+                        feeders[edge.target] = min(feeders.get(edge.target, feeder), feeder)
+            none = (len(running), 0)
+            sinks = [(feeders.get(number, none), number) for number in group.nodes if number in accumulations]
             self._orders[group] = (*running, *(number for _, number in sorted(sinks)))
         return self._orders[group]
-
-    def _feeder(self, number: int, position: dict[int, int]) -> tuple[int, int]:
-        feeders = ((position[source], out) for source, out in self.tree.sources[number] if source in position)
-        return min(feeders, default=(len(position), 0))
 
     def signature(self, group: Group) -> Hashable:
         """Equal for groups that are built alike."""

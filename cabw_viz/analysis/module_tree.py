@@ -47,6 +47,8 @@ class Group:
     """The group around it; None for the root."""
     own: str = ""
     """For nodes that were made in the module itself: `own`; `outside` for those of no module; `root` for GraphRoot."""
+    suffix: int = 1
+    """The number after the `@` of its key; 1 for none."""
     part: int = 1
     parts: int = 1
     """Which of how many parts of its module, in the order of the backward."""
@@ -142,17 +144,14 @@ class ModuleTree:
         return sorted(groups, key=self._first) if len(groups) > 1 else groups
 
     def _module(self, parent: Group, segment: str, nodes: list[int], part: int, parts: int) -> Group:
-        path, key = (*parent.path, segment), self._new_key(parent, segment, part)
-        return Group(self, path, key, self._classes.get(path, ""), nodes, parent, "", part, parts)
-
-    def _new_key(self, parent: Group, segment: str, part: int) -> str:
+        path, suffix = (*parent.path, segment), part
         whole = f"{parent.key}.{segment}" if parent.path else segment
-        key = whole if part == 1 else f"{whole}@{part}"
+        key = whole if suffix == 1 else f"{whole}@{suffix}"
         while key in self._keys:  # a module may itself be called `mlp@2`
-            part += 1
-            key = f"{whole}@{part}"
+            suffix += 1
+            key = f"{whole}@{suffix}"
         self._keys.add(key)
-        return key
+        return Group(self, path, key, self._classes.get(path, ""), nodes, parent, "", suffix, part, parts)
 
     def children_of(self, group: Group) -> list[Group]:
         """The modules in a group and what was made in the group's module itself, in the order of the backward."""
@@ -161,7 +160,7 @@ class ModuleTree:
             return []
         cls = group.cls or self._classes.get(group.path, "")
         own = [
-            Group(self, group.path, group.key, cls, nodes, group, bucket, part, len(parts))
+            Group(self, group.path, group.key, cls, nodes, group, bucket, 1, part, len(parts))
             for bucket, parts in pieces.items()
             if not bucket.startswith(".")
             for part, nodes in enumerate(parts, 1)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import anywidget
 import traitlets
 
+from cabw_viz.analysis.module_tree import module_tree
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, GraphNode
 from cabw_viz.record.options import COLORS, HOOK_POLICIES, LEVELS
@@ -123,11 +124,10 @@ class Inspector(anywidget.AnyWidget):
             return next((node for node in graph if node.ordinal == int(rest)), None)
         if not self.selection.startswith("g:"):
             return None
-        # A module that its gradient leaves and comes back to is drawn in parts, `mlp` and `mlp@2`: all of it is meant.
-        path = ".".join(part.partition("@")[0] for part in rest[1:].split("."))
-        modules = columns.modules_of(self.record)
-        pairs = zip(self.record.autograd_nodes, modules, strict=True)
-        return tuple(node for node, module in pairs if module and f"{module}.".startswith(f"{path}."))
+        # As in focus=: the path of a module that is drawn in parts names all of them, `mlp@2` one.
+        groups = module_tree(self.record).named(rest[1:])
+        numbers = {number for group in groups for number in group.nodes}
+        return tuple(node for node in self.record.autograd_nodes if node.number in numbers)
 
     def refresh(self) -> None:
         """Show what was computed of the captures since, by hand or in another inspector."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cabw_viz.analysis.module_tree import MAX_DEPTH
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow, NonFinite, Range
 from cabw_viz.record.model import BackwardCall, Baked, CaptureRecord, Event, LiftedUse, SavedTensor, SourceLine, Touch
@@ -96,7 +97,7 @@ def test_metadata_hooks_saved_tensors_and_lines_are_packed():
     assert part.columns["saved_packed"] == [0, 0, 1]
     assert part.columns["saved_by"] == [6, 0, 0]
     assert part.texts("line", "lines")[2] == ["net.py:12", "/home/ada/net.py:12", "return self.b(x)"]
-    assert part.texts("module", "modules")[2] == "b"
+    assert modules_of(part)[2] == "b"
     assert part.columns["visit"][2] == 1
 
 
@@ -109,25 +110,37 @@ def placed(record, modules):
     return replace(record, autograd_nodes=tuple(nodes))
 
 
-def test_a_leaf_stands_in_the_innermost_module_that_made_a_node():
+def modules_of(part):
+    """The path of each node's innermost group."""
+    paths = []
+    for row, parent in enumerate(part.columns["group_parent"]):
+        name = part.tables["group_names"][part.columns["group_name"][row]]
+        paths.append(f"{paths[parent]}.{name}" if paths and paths[parent] else name)
+    return [paths[row] for row in part.columns["group"]]
+
+
+def test_a_leaf_stands_in_its_module_if_a_node_was_made_there_or_around():
     record = records.mlp()  # leaves: 5 is 2.weight, 8 is 0.weight, 9 is 2.bias, 10 is 0.bias
     labels = {n.number: record.leaves[n.leaf].label for n in record.autograd_nodes if n.leaf is not None}
     inside = [n for n, label in labels.items() if label.startswith("0.")]
-    home = columns.modules_of(placed(record, {6: "0", inside[0]: "0"}))
+
+    def homes(modules):
+        return modules_of(unpack(columns.pack_graph(placed(record, modules))))
+
+    home = homes({6: "0", inside[0]: "0"})
     assert [home[n] for n in inside] == ["0", "0"]  # one is told to be in it, the other by its name
-    assert [home[n] for n in labels if n not in inside] == [None, None]
+    assert [home[n] for n in labels if n not in inside] == ["", ""]
     # Nothing of a module ran: its leaves stand where they are used.
-    assert [home for home in columns.modules_of(placed(record, dict.fromkeys(inside, "0"))) if home] == []
-    # Only what is around it ran.
-    home = columns.modules_of(placed(record, {6: "net", inside[0]: "net.deep.0"}))
-    assert home[inside[0]] == "net"
+    assert [home for home in homes(dict.fromkeys(inside, "0")) if home] == []
+    # Only what is around it ran: the leaf stands in its own module, in that.
+    assert homes({6: "net", inside[0]: "net.deep.0"})[inside[0]] == "net.deep.0"
 
 
 def test_modules_of_a_thousand_levels_are_cut():
     record = records.mlp()
     nodes = (replace(record.autograd_nodes[0], module=".".join("a" * 1000)), *record.autograd_nodes[1:])
-    (path,) = unpack(columns.pack_graph(replace(record, autograd_nodes=nodes))).tables["modules"]
-    assert path.count(".") == columns.DEEPEST - 1
+    part = unpack(columns.pack_graph(replace(record, autograd_nodes=nodes)))
+    assert modules_of(part)[0].count(".") == MAX_DEPTH - 1
 
 
 def test_touches_keep_phase_reader_and_place():

@@ -14,6 +14,8 @@ from typing import get_args
 import numpy as np
 
 from cabw_viz.analysis.drawing import call_title, file_and_line, problem_of
+from cabw_viz.analysis.folding import Structure
+from cabw_viz.analysis.module_tree import Group, ModuleTree, module_tree
 from cabw_viz.record.kinds import PLUMBING, AutogradKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode, SourceLine
 from cabw_viz.record.results import NO_RESULTS, Results
@@ -33,8 +35,9 @@ from cabw_viz.views.inspector.packing import (
 from cabw_viz.views.inspector.sources import MOST, around
 
 KINDS = get_args(AutogradKind)
-DEEPEST = 24
-"""Modules nested deeper are drawn as one, so that a hostile name cannot make a thousand frames."""
+
+Packed = tuple[dict[str, Column | Differences], dict[str, Sequence[object]]]
+"""Columns, and the tables of the texts whose numbers they hold."""
 
 
 def pack_graph(
@@ -52,21 +55,19 @@ def pack_graph(
         files: where to read the code of a name that is no file's, such as a notebook cell's.
     """
     nodes = record.autograd_nodes
-    names, modules, parameters = Table(), Table(), Table()
-    home = modules_of(record)
+    names, parameters = Table(), Table()
+    (groups, group_texts), model = _groups(record)
     columns: dict[str, Column | Differences] = {
         "id": growing([node.number for node in nodes]),
         "name": names.of(node.name for node in nodes),
         "kind": smallest([KINDS.index(node.kind) for node in nodes]),
-        "module": modules.optional(home),
         "within": smallest([bool(node.module or node.module_class) for node in nodes]),
         "parameter": parameters.optional(_parameter(record, node) for node in nodes),
-        "inputs": smallest([node.inputs for node in nodes]),
-        "outputs": smallest([node.outputs for node in nodes]),
         "graph_nodes": smallest([len(node.graph_nodes) for node in nodes]),
         **_edges(record),
+        **groups,
     }
-    tables: dict[str, Sequence[object]] = {"kinds": KINDS, "names": names.values}
+    tables: dict[str, Sequence[object]] = {"kinds": KINDS, "names": names.values, **group_texts}
     lines, texts = _forward(record, files or {})
     columns |= lines
     tables |= texts
@@ -74,13 +75,11 @@ def pack_graph(
         more, texts = pack(record, parameters)
         columns |= more
         tables |= texts
-    classes = _classes(record)
-    tables |= {"modules": modules.values, "parameters": parameters.values}
-    tables["classes"] = [classes.get(path, "") for path in modules.values]
-    return joined(_facts(record, results, capture), tables, columns)
+    tables |= {"parameters": parameters.values}
+    return joined(_facts(record, results, capture, model), tables, columns)
 
 
-def _facts(record: CaptureRecord, results: Results, capture: int) -> dict[str, object]:
+def _facts(record: CaptureRecord, results: Results, capture: int, model: str) -> dict[str, object]:
     failure = record.failure
     return {
         "capture": capture,
@@ -96,47 +95,50 @@ def _facts(record: CaptureRecord, results: Results, capture: int) -> dict[str, o
         "lowered": len(results.lowered),
         "failure": problem_of(record),
         "failed_at": None if failure is None else failure.autograd_node,
-        "model": _classes(record).get("", ""),
+        "model": model,
         "lines_off": record.lines_off,
     }
 
 
-def modules_of(record: CaptureRecord) -> list[str | None]:
-    """The path of each autograd node's module; None for a leaf that belongs to none that is drawn.
+def _groups(record: CaptureRecord) -> tuple[Packed, str]:
+    """The tree of modules, a row for each group, with the row of each node's innermost group; and the subject's class.
 
-    A leaf stands in the innermost module around it that made a node of this backward: groups of leaves alone, as where
-    the forward ran outside of the block, would pull what belongs together apart.
+    Modules of parameters alone are left out where the forward ran outside of the block: no node was made in a module
+    around them, and their boxes would pull apart what belongs together.
     """
-    nodes = record.autograd_nodes
-    shortened = {path: ".".join(path.split(".")[:DEEPEST]) for path in {node.module for node in nodes}}
-    made = {shortened[node.module] for node in nodes if node.leaf is None and node.module}
-    known = {part for path in made for part in _prefixes(path)}
-    return [
-        shortened[node.module] if node.leaf is None else _home(shortened[node.module] or _owner(record, node), known)
-        for node in nodes
-    ]
+    tree = module_tree(record)
+    row_of, groups = {tree.root: 0}, [tree.root]
+    parameters_alone = _parameters_alone(tree)
+    for group in tree.groups[1:]:
+        if group not in parameters_alone and group.parent in row_of:
+            row_of[group] = len(groups)
+            groups.append(group)
+    home = dict.fromkeys(tree.root.nodes, 0)
+    for row, group in enumerate(groups):  # inner groups come after those around them
+        home.update(dict.fromkeys(group.nodes, row))
+    structure = Structure(tree)
+    stacks = {group: blocks for group in groups if (blocks := structure.odd_blocks(group)) is not None}
+    odd = set(chain.from_iterable(stacks.values()))
+    names, classes = Table(), Table()
+    columns: dict[str, Column | Differences] = {
+        "group": smallest([home[node.number] for node in record.autograd_nodes]),
+        "group_parent": growing([0 if group.parent is None else row_of[group.parent] for group in groups]),
+        "group_name": names.of(group.path[-1] if group.path else "" for group in groups),
+        "group_class": classes.of(group.cls for group in groups),
+        "group_suffix": smallest([group.suffix for group in groups]),
+        "group_part": smallest([group.part for group in groups]),
+        "group_parts": smallest([group.parts for group in groups]),
+        "group_stack": smallest([group in stacks for group in groups]),
+        "group_odd": smallest([group in odd for group in groups]),
+    }
+    return (columns, {"group_names": names.values, "group_classes": classes.values}), tree.root.cls
 
 
-def _prefixes(path: str) -> list[str]:
-    parts = path.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-
-
-def _owner(record: CaptureRecord, node: AutogradNode) -> str:
-    """The module whose leaf it is by its name; empty for the subject's own."""
-    if node.leaf is None or node.module_class:
-        return ""
-    return ".".join(record.leaves[node.leaf].names[0].split(".")[:-1][:DEEPEST])
-
-
-def _home(path: str, known: set[str]) -> str | None:
-    """The longest beginning of a path that is known."""
-    return next((part for part in reversed(_prefixes(path)) if part in known), None) if path else None
-
-
-def _classes(record: CaptureRecord) -> dict[str, str]:
-    """The class of each module by its path."""
-    return {node.module: node.module_class for node in record.autograd_nodes}
+def _parameters_alone(tree: ModuleTree) -> set[Group]:
+    """The outermost modules of which nothing ran, where the subject itself made no node either."""
+    if any(node.module_class and not node.module for node in tree.record.autograd_nodes if node.leaf is None):
+        return set()
+    return {group for group in tree.root.modules if tree.accumulations.issuperset(group.nodes)}
 
 
 def _parameter(record: CaptureRecord, node: AutogradNode) -> str | None:
@@ -153,9 +155,6 @@ def _edges(record: CaptureRecord) -> dict[str, Column | Differences]:
         if (target := places.get(edge.target)) is not None and target != place
     )
     return {"edge_from": growing([a for a, _ in pairs]), "edge_to": growing([b for _, b in pairs])}
-
-
-Packed = tuple[dict[str, Column | Differences], dict[str, Sequence[object]]]
 
 
 def _leaves(record: CaptureRecord, parameters: Table) -> Packed:

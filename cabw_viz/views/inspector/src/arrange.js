@@ -4,6 +4,7 @@
  * that group and those around it. Blocks that are built alike are laid out once.
  */
 import { layered } from "./layout.js";
+import { isPort, localEdges } from "./local_edges.js";
 import { Sheet } from "./sheet.js";
 import { wrap } from "./wrap.js";
 
@@ -85,8 +86,8 @@ export class Arranger {
       const out = new Map();
       const push = (map, k, v) => (map.has(k) ? map.get(k).push(v) : map.set(k, [v]));
       for (const e of edges) {
-        push(into, e.b, `in|${e.a}`);
-        push(out, e.a, `out|${e.b}`);
+        push(into, e.b, `in|${e.a}${e.mark}`);
+        push(out, e.a, `out|${e.b}${e.mark}`);
       }
       this.sides.set(group, { into, out });
     }
@@ -103,7 +104,10 @@ export class Arranger {
       width: sizes.map((s) => s[0]),
       height: sizes.map((s) => s[1]),
       edges: edges.map((e) => [index.get(e.a), index.get(e.b)]),
-      endsAt: edges.map((e) => [inner.get(e.a)?.ports.get(`out|${e.b}`), inner.get(e.b)?.ports.get(`in|${e.a}`)]),
+      endsAt: edges.map((e) => [
+        inner.get(e.a)?.ports.get(`out|${e.b}${e.mark}`),
+        inner.get(e.b)?.ports.get(`in|${e.a}${e.mark}`),
+      ]),
       pin: keys.map((_, i) => (i < tops.length ? "top" : i >= keys.length - bottoms.length ? "bottom" : "")),
       gapY: group.parent ? 22 : 24,
     });
@@ -126,7 +130,7 @@ export class Arranger {
       y: margins.head + plan.y[first + i],
       size: sizes[first + i],
     }));
-    const lines = edges.map((e, i) => ({ ...e, route: plan.routes[i], arrow: !isPort(e.b) && !inner.has(e.b) }));
+    const lines = edges.map((e, i) => ({ ...e, route: plan.routes[i], arrow: arrowOf(e, inner) }));
     const emit = (sheet, x, y, depth) => emitGroup(sheet, { group, margins, members, lines }, x, y, depth);
     const boxes = keys.length + [...inner.values()].reduce((n, block) => n + block.boxes, 0);
     return { w: margins.w, h: margins.h, ports, emit, boxes };
@@ -163,8 +167,6 @@ export class Arranger {
   }
 }
 
-const isPort = (key) => typeof key === "string";
-
 function kindOf(item) {
   if (!item?.nodes) return 0;
   return item.stack ? 2 : 1;
@@ -198,80 +200,11 @@ function emitGroup(sheet, { group, margins, members, lines }, x, y, depth) {
   }
 }
 
-/** The edges inside each group: from one end to the other, with the pairs of nodes that they stand for. */
-class LocalEdges {
-  groups = new Map();
-  #known = new Map();
-
-  constructor(items) {
-    this.items = items;
-  }
-
-  add(group, a, b, u, v) {
-    if (!this.groups.has(group)) {
-      this.groups.set(group, []);
-      this.#known.set(group, new Map());
-    }
-    const known = this.#known.get(group);
-    const id = isPort(a) || isPort(b) ? `${a}→${b}` : a * this.items + b;
-    let edge = known.get(id);
-    if (!edge) {
-      edge = { a, b, pairs: [] };
-      known.set(id, edge);
-      this.groups.get(group).push(edge);
-    }
-    edge.pairs.push(u, v);
-  }
-}
-
-/**
- * Every autograd edge in every group it crosses, whatever is open: inside a group, an end that lies outside is a port,
- * named after the item at which the edge leaves the innermost group around both ends. Only the module tree matters, so this is computed once.
- */
-function localEdges(graph) {
-  const { from, to } = graph.edges;
-  const local = new LocalEdges(graph.items.length);
-  const chains = new Map(); // of each group, up to the root
-  const around = ({ parent }) => {
-    if (!chains.has(parent)) chains.set(parent, chainOf(parent));
-    return chains.get(parent);
-  };
-  for (let e = 0; e < from.length; e++) {
-    const u = graph.list[from[e]];
-    const v = graph.list[to[e]];
-    addEdge(local, u, v, around(u), around(v));
-  }
-  return local.groups;
-}
-
-function chainOf(group) {
-  const chain = [];
-  for (let g = group; g; g = g.parent) chain.push(g);
-  return chain;
-}
-
-/** One autograd edge; `above` and `below` are the groups around its ends, the innermost first. */
-function addEdge(local, u, v, above, below) {
-  let i = above.length - 1;
-  let j = below.length - 1;
-  while (i > 0 && j > 0 && above[i - 1] === below[j - 1]) {
-    i--;
-    j--;
-  }
-  const a = (i ? above[i - 1] : u).index;
-  const b = (j ? below[j - 1] : v).index;
-  if (a === b) return;
-  local.add(above[i], a, b, u.index, v.index);
-  let other = b;
-  for (let k = i - 1; k >= 0; k--) {
-    other = `out|${other}`;
-    local.add(above[k], (k ? above[k - 1] : u).index, other, u.index, v.index);
-  }
-  other = a;
-  for (let k = j - 1; k >= 0; k--) {
-    other = `in|${other}`;
-    local.add(below[k], other, (k ? below[k - 1] : v).index, u.index, v.index);
-  }
+/** Where an edge has its arrow: 1 at its lower end, 2 at its upper one, 0 where it ends in a port or an open group. */
+function arrowOf({ a, b, back }, inner) {
+  const end = back ? a : b;
+  if (isPort(end) || inner.has(end)) return 0;
+  return back ? 2 : 1;
 }
 
 /** Where the ports of an open group are, from its middle: in and out in one line where the layout has them so, else side by side at the middle. */

@@ -61,7 +61,7 @@ export function paintEdges(r, top, bottom, left, right) {
     const points = scene.points.subarray(pointsAt[e], pointsAt[e + 1]);
     const mark = marked ? markOf(scene.pairs.subarray(pairsAt[e], pairsAt[e + 1]), state) : "plain";
     curve(paths[mark], points, straight);
-    if (view.k >= LOD.labels && scene.arrow[e]) arrows.push([points.at(-2), points.at(-1), colours[mark]]);
+    if (view.k >= LOD.labels && scene.arrow[e]) arrows.push([...arrowAt(points, scene.arrow[e]), colours[mark]]);
   }
   ctx.globalAlpha = r.t < 1 ? r.t : 1;
   ctx.lineWidth = Math.max(Math.min(1.25, 1.1 / view.k + 0.1), 0.6 / view.k);
@@ -72,16 +72,19 @@ export function paintEdges(r, top, bottom, left, right) {
     ctx.lineWidth = Math.max(1.6, 1.2 / view.k); // all but plain ones
   }
   ctx.setLineDash([]);
-  for (const [x, y, colour] of arrows) paintArrow(ctx, x, y, colour);
+  for (const [x, y, back, colour] of arrows) paintArrow(ctx, x, y, back, colour);
   ctx.globalAlpha = 1;
 }
 
-function paintArrow(ctx, x, y, colour) {
+/** Where an edge's arrow is, and how far its back lies below its head: an edge that closes a circle leads up. */
+const arrowAt = (points, arrow) => (arrow === 2 ? [points[0], points[1], 6] : [points.at(-2), points.at(-1), -6]);
+
+function paintArrow(ctx, x, y, back, colour) {
   ctx.fillStyle = colour;
   ctx.beginPath();
   ctx.moveTo(x, y);
-  ctx.lineTo(x - 3.2, y - 6);
-  ctx.lineTo(x + 3.2, y - 6);
+  ctx.lineTo(x - 3.2, y + back);
+  ctx.lineTo(x + 3.2, y + back);
   ctx.fill();
 }
 

@@ -9,17 +9,14 @@ import { treeOf } from "./tree.js";
 export class Drawable {
   #flagged = null;
 
-  /** Takes nodes, the ends of their edges, and each node's way down the tree: a row, from 1, of `segments`. */
-  arrange({ list, from, to, placeOf, segments, classes, name }) {
+  /** Takes nodes, the ends of their edges, and the tree over them; see `treeOf`. */
+  arrange({ list, from, to, groupOf, rows, name }) {
     const n = list.length;
     Object.assign(this, { list, edges: { from, to }, edgeCount: from.length });
     this.nodes = new Map(list.map((node) => [node.id, node]));
     this.down = rowsOf(n, from, to);
     this.up = rowsOf(n, to, from);
-    Object.assign(
-      this,
-      treeOf({ nodes: list, moduleOf: placeOf, segments, classOf: classes, edgeFrom: from, edgeTo: to, name }),
-    );
+    Object.assign(this, treeOf(list, groupOf, rows, name));
     this.items = [...list, ...this.groups.values()];
     let i = n;
     for (const g of this.groups.values()) g.index = i++;

@@ -3,6 +3,7 @@ import { rowsOf, sent, unpack } from "./columns.js";
 import { Drawable, FLAGS, heldBy } from "./drawable.js";
 import { familyOfKind, lookOf, plain } from "./families.js";
 import { readTouches } from "./touches.js";
+import { groupRows } from "./tree.js";
 
 /** The verdicts with which a comparison is in order. */
 const GOOD = new Set(["bitwise", "within_tolerance", "within_noise"]);
@@ -33,7 +34,7 @@ class Node {
     return p ? plain(p.slice(p.lastIndexOf(".") + 1)) || "(no name)" : this.#look.label;
   }
   get module() {
-    return this.graph.text("module", "modules", this.index);
+    return this.parent.module || null;
   }
   get title() {
     return `${this.name} #${this.id}`;
@@ -141,17 +142,15 @@ export class Graph extends Drawable {
     const { facts, tables, columns } = unpack(bytes);
     Object.assign(this, { data: facts, tables, columns, saves: columns });
     this.names = tables.names.map(lookOf);
-    this.grouped = tables.modules.length > 0;
+    this.rows = groupRows({ columns, tables });
+    this.grouped = this.rows.length > 1;
     this.model = facts.model || facts.title || "No capture"; // the class of the subject is known only if it made a node itself
-    this.segments = tables.modules.map((path) => path.split("."));
-    this.classes = new Map(tables.modules.map((path, i) => [path, tables.classes[i]]));
     this.arrange({
       list: Array.from(columns.id, (_, i) => new Node(this, i)),
       from: columns.edge_from,
       to: columns.edge_to,
-      placeOf: columns.module,
-      segments: this.segments,
-      classes: this.classes,
+      groupOf: columns.group,
+      rows: this.rows,
       name: this.model,
     });
     this.stack = [...this.groups.values()].find((g) => g.stack);
@@ -338,13 +337,16 @@ export class Graph extends Drawable {
     const found = (table) => Uint8Array.from(table ?? [], (text) => text.toLowerCase().includes(word));
     const names = found(t.names);
     const kinds = found(t.kinds);
-    const modules = found(t.modules.map((path, k) => `${path} ${t.classes[k]}`));
+    const modules = new Uint8Array(this.rows.length);
+    for (const { row, module, cls } of this.groups.values())
+      modules[row] = `${module} ${cls}`.toLowerCase().includes(word);
+    modules[0] = 0; // every node is in the subject
     const parameters = found(t.parameters);
     const lines = found(t.lines.map(([place, , text]) => `${place} ${text}`));
     return (i) =>
       names[c.name[i]] ||
       kinds[c.kind[i]] ||
-      (c.module[i] && modules[c.module[i] - 1]) ||
+      modules[c.group[i]] ||
       (c.parameter[i] && parameters[c.parameter[i] - 1]) ||
       (c.line[i] && lines[c.line[i] - 1]);
   }

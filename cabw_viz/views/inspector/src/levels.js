@@ -110,8 +110,8 @@ export function translated(key, from, to) {
   const base = item?.owner ?? (item?.nodes ? null : item?.base);
   if (base && to.item(base.key)) return base.key;
   for (let group = item; group; group = group.parent) {
-    const found = group.module && to.groups.get(group.module);
-    if (found) return found.key;
+    const same = group.path && to.groups.get(group.path);
+    if (same) return same.key;
   }
   return "";
 }

@@ -145,22 +145,21 @@ export class OpsGraph extends Drawable {
     const { line_node: owner, reads_at: at, reads } = code.columns;
     const to = new Uint32Array(reads.length);
     for (let i = 0; i < owner.length; i++) to.fill(i, at[i], at[i + 1]);
-    const { segments, placeOf, shared } = this.#places(base, owner);
+    const { rows, groupOf } = this.#homes(base, owner);
     this.arrange({
       list: Array.from(owner, (one, i) => new Op(this, i, one ? base.list[one - 1] : null)),
       from: reads,
       to,
-      placeOf,
-      segments,
-      classes: base.classes,
+      groupOf,
+      rows,
       name: base.model,
     });
-    this.#owners(segments, placeOf, shared);
+    this.#nameOwners();
     this.grouped = this.groups.size > 1;
   }
 
-  /** Each line's way down the tree: its module's, and one step more where its autograd node has other lines too. */
-  #places(base, owner) {
+  /** Each line's group: that of its autograd node's module, or one of the node's own where that has other lines too. */
+  #homes(base, owner) {
     const counts = new Uint32Array(base.list.length + 1);
     this.leads = new Uint32Array(base.list.length); // each autograd node's first call, or first line, from 1
     const calls = new Uint8Array(base.list.length);
@@ -171,37 +170,25 @@ export class OpsGraph extends Drawable {
       if (!this.leads[one - 1] || (call && !calls[one - 1])) this.leads[one - 1] = i + 1;
       if (call) calls[one - 1] = 1;
     });
-    const segments = [...base.segments];
-    const shared = segments.length; // rows beyond are those of autograd nodes
-    const row = new Uint32Array(base.list.length);
+    const rows = [...base.rows];
+    const homes = Uint32Array.from(base.columns.group);
     for (const node of base.list) {
-      const module = base.columns.module[node.index];
-      row[node.index] =
-        counts[node.index + 1] > 1
-          ? segments.push([...(module ? base.segments[module - 1] : []), `#${node.id}`])
-          : module;
+      if (counts[node.index + 1] < 2) continue;
+      const parent = homes[node.index];
+      homes[node.index] = rows.push({ parent, name: `#${node.id}`, cls: `#${node.id}`, owner: node }) - 1;
     }
-    return { segments, shared, placeOf: Uint32Array.from(owner, (one) => (one ? row[one - 1] : 0)) };
+    return { rows, groupOf: Uint32Array.from(owner, (one) => (one ? homes[one - 1] : 0)) };
   }
 
-  /** Groups that are an autograd node's: they have its name and its key. */
-  #owners(segments, placeOf, shared) {
+  /** Groups that are an autograd node's have its name and its key. */
+  #nameOwners() {
     this.owned = new Map();
-    for (const g of this.groups.values()) {
-      const first = g.nodes[0];
-      const place = first ? placeOf[first.index] : 0;
-      if (!g.parent || place <= shared || g.depth !== segments[place - 1].length) continue;
-      const node = first.base;
-      Object.assign(g, {
-        owner: node,
-        name: node.parameter ?? node.label,
-        cls: `#${node.id}`,
-        module: g.parent.module,
-      });
-      Object.assign(g.parent, { stack: 0, odd: [] }); // calls of one module are no blocks
-      if (this.owned.has(node.key)) continue;
-      g.key = node.key;
-      this.owned.set(node.key, g);
+    for (const group of this.groups.values()) {
+      const node = group.owner;
+      if (!node) continue;
+      Object.assign(group, { name: node.parameter ?? node.label, module: group.parent.module, key: node.key });
+      Object.assign(group.parent, { stack: 0, odd: [] }); // calls of one module are no blocks
+      this.owned.set(node.key, group);
     }
     for (const op of this.list) if (op.base && !this.owned.has(op.base.key)) this.owned.set(op.base.key, op);
   }
@@ -210,12 +197,6 @@ export class OpsGraph extends Drawable {
   item(key) {
     return key?.[0] === "n" ? this.owned.get(key) : super.item(key);
   }
-  nodesOf(key) {
-    const item = this.item(key);
-    if (item?.owner && item.parts > 1) return this.list.filter((op) => op.base === item.owner); // in parts
-    return super.nodesOf(key);
-  }
-
   renew() {
     super.renew();
     this.#reads = null;

@@ -75,7 +75,7 @@ export class Sheet {
     this.pairs.append(pairs);
     this.pointsAt.push(this.points.length);
     this.pairsAt.push(this.pairs.length);
-    this.arrow.push(arrow ? 1 : 0);
+    this.arrow.push(arrow);
   }
   copy(flat, dx, dy, depth) {
     const points = this.points.length;

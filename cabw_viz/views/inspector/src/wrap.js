@@ -76,12 +76,12 @@ function splitEdges(sheet, { points, pointsAt, pairs, pairsAt, arrow }, cuts, st
         const t = (cuts[c + 1] - p[k - 1]) / (p[k + 1] - p[k - 1]);
         const x = p[k - 2] + (p[k] - p[k - 2]) * Math.max(0, t);
         piece.push(x, cuts[c + 1]);
-        sheet.edge(piece, c * stride, -cuts[c], null, null, own, false);
+        sheet.edge(piece, c * stride, -cuts[c], null, null, own, arrow[e] === 2 && piece[1] === p[1] ? 2 : 0);
         piece = [x, cuts[c + 1]];
         c++;
       }
       piece.push(p[k], p[k + 1]);
     }
-    sheet.edge(piece, c * stride, -cuts[c], null, null, own, arrow[e] === 1);
+    sheet.edge(piece, c * stride, -cuts[c], null, null, own, arrow[e] === 2 && piece[1] !== p[1] ? 0 : arrow[e]);
   }
 }

@@ -64,7 +64,8 @@ function toggleButton(inspector, g) {
 /** How many nodes the blocks of a stack have, and which have another number. */
 function blocks(g) {
   const usual = g.children.find((c) => !g.odd.includes(c));
-  const odd = g.odd.slice(0, 3).map((c) => `${number(c.nodes.length)} in ${c.name}`);
+  const differing = (c) => (c.nodes.length === usual.nodes.length ? "others" : number(c.nodes.length));
+  const odd = g.odd.slice(0, 3).map((c) => `${differing(c)} in ${c.name}`);
   const more = g.odd.length > 3 ? [`others in ${number(g.odd.length - 3)} more`] : [];
   return [plural(usual.nodes.length, "node"), ...odd, ...more].join(", ");
 }
