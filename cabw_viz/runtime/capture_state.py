@@ -39,14 +39,14 @@ class ThreadState:
             for device in AUTOCAST_DEVICES
             if torch.amp.autocast_mode.is_autocast_available(device) and torch.is_autocast_enabled(device)
         )
-        used = torch.cuda.is_available() and torch.cuda.is_initialized()
-        devices = range(torch.cuda.device_count()) if used else ()
+        uses_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        devices = range(torch.cuda.device_count()) if uses_cuda else ()
         accelerators = tuple((index, torch.cuda.get_rng_state(index)) for index in devices)
         return cls(create_graph, autocast, torch.get_rng_state(), accelerators)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A context that has this state again; the present one comes back at its end."""
+        """A context with this state; at its end the thread has its own state again."""
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng([index for index, _ in self.accelerator_rng]))
             torch.set_rng_state(self.rng)
@@ -72,11 +72,11 @@ class Arguments:
     versions: tuple[int | None, ...]
     """In-place version of each input at the time of the capture; None where a tensor keeps none."""
     storage_locations: tuple[tuple[Any, ...] | None, ...]
-    """Where each input lay then; see `storage_location`."""
+    """The memory of each input at the time of the capture; see `storage_location`."""
 
     @classmethod
     def of_call(cls, inputs: list[Any], rest: tuple[Any, ...], *, snapshot: bool) -> Arguments:
-        """Keep the arguments; the list of inputs is emptied by its owner later, hence the copy of it.
+        """The arguments of a call. PyTorch empties the list of inputs later, so the list is copied.
 
         Args:
             inputs: tensors lifted by the capture.
@@ -84,16 +84,13 @@ class Arguments:
             snapshot: copy every tensor, so that in-place changes after the call do not matter.
         """
         sizes, scalars, hooks, packed = rest
-        kept = [copy_of(tensor) for tensor in inputs] if snapshot else list(inputs)
-        seen = tuple(map(version_of, kept)), tuple(map(storage_location, kept))
-        return cls(kept, list(sizes), list(scalars), tuple(hooks), tuple(packed), *seen)
+        tensors = [copy_of(tensor) for tensor in inputs] if snapshot else list(inputs)
+        versions, locations = tuple(map(version_of, tensors)), tuple(map(storage_location, tensors))
+        return cls(tensors, list(sizes), list(scalars), tuple(hooks), tuple(packed), versions, locations)
 
     @property
     def size_values(self) -> tuple[int, ...]:
-        """The sizes as numbers: they travel as `torch.empty(0, n)` so that they can be marked dynamic.
-
-        Those not above 0 travel as they are.
-        """
+        """The sizes as numbers. PyTorch passes one above 0 as `torch.empty(0, n)`, so that it can be marked dynamic."""
         return tuple(int(size.shape[1]) if isinstance(size, torch.Tensor) else int(size) for size in self.sizes)
 
     def is_changed(self) -> bool:
@@ -108,16 +105,16 @@ def copy_of(tensor: Any) -> Any:
 
 
 def version_of(tensor: Any) -> int | None:
-    """How often a tensor has been changed in place; None for what keeps no count (inference tensors)."""
+    """How often a tensor was changed in place; None for inference tensors, which keep no count."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference():
         return None
     return torch_adapter.version(tensor)
 
 
 def storage_location(tensor: Any) -> tuple[Any, ...] | None:
-    """Where a tensor's elements lie, and their dtype: assigning `.data` changes these, and no version.
+    """The address, offset, dtype and device of a tensor's elements: assigning `.data` changes these, and no version.
 
-    None where there is nothing to tell: tensors of other classes or layouts, and those without elements.
+    None for tensors of other classes or layouts, and for tensors without elements.
     """
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return None
@@ -130,7 +127,7 @@ def storage_location(tensor: Any) -> tuple[Any, ...] | None:
 
 @dataclass
 class CaptureState:
-    """A captured graph that can be run again. Everything heavy is let go by `release()`."""
+    """The graph, the tensors and the gradients of a capture; `release()` drops them."""
 
     graph: torch.fx.GraphModule | None = None
     arguments: Arguments | None = None
@@ -140,17 +137,17 @@ class CaptureState:
     grads_before: dict[int, torch.Tensor] = field(default_factory=dict)
     """For a compiled run: copies of each leaf's `.grad` as it was before the call; absent where it was None."""
     node_gradients: NodeGradients | None = None
-    """Gradients into and out of every autograd node of the user's own run; None where they were not asked for."""
+    """Input and output gradients of every autograd node in the user's own run; None where they were not asked for."""
     has_reference: bool = False
     """Whether the user's own run was watched to its end."""
     reference_error: str = ""
-    """What went wrong with that, where something of ours did."""
+    """What went wrong while it was watched; empty where nothing did."""
     derived: dict[type, Any] = field(default_factory=dict)
     """What was worked out of the graph once, by its class."""
     released: bool = False
 
     def release(self) -> None:
-        """Let go of every tensor."""
+        """Drop every tensor."""
         self.graph = self.arguments = self.thread_state = None
         self.reference, self.grads_before, self.derived = {}, {}, {}
         if self.node_gradients is not None:

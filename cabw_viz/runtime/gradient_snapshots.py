@@ -1,4 +1,4 @@
-"""Gradients as they were at a moment: copies, and the fingerprints that stand in for them where memory is short."""
+"""Snapshots of gradients: copies, or fingerprints where memory is short."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 SMALL = 1024
-"""A gradient of at most so many bytes is kept in full whatever was said: its fingerprint would take as much."""
+"""A gradient of at most this many bytes is always copied: its fingerprint would take as much."""
 
 SAMPLES = 32
 _ROW = 512
@@ -18,7 +18,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True)
 class Gradient:
-    """A gradient with the metadata it had in the run; a clone may lose the strides of an expanded tensor."""
+    """A copy of a gradient, with the strides that it had in the run: a clone loses those of an expanded tensor."""
 
     value: torch.Tensor
     strides: tuple[int, ...] | None
@@ -27,7 +27,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What is known of a gradient that was not kept. Equal bits give equal fingerprints."""
+    """Norm, range, hash and samples of a gradient that was not copied. Equal bits give equal fingerprints."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -42,7 +42,7 @@ class Fingerprint:
     hash: tuple[int, int]
     """Of the bits in the order of the elements: two sums modulo 2**64, so that no other order has the same."""
     samples: tuple[complex, ...]
-    """Elements at `SAMPLES` fixed places, evenly spread."""
+    """Elements at `SAMPLES` fixed positions, evenly spread."""
 
 
 GradientSnapshot = Gradient | Fingerprint
@@ -50,29 +50,29 @@ GradientSnapshot = Gradient | Fingerprint
 
 @dataclass
 class NodeGradients:
-    """The gradients that flowed into and out of the autograd nodes of one run, by NodeCall number.
+    """The input and output gradients of the autograd nodes of one run, by NodeCall number.
 
-    Each is a tuple with a place for every gradient; None for one that did not flow. What flows on unchanged is one
-    object in all its places.
+    Each node has a tuple with an entry for every gradient: None for one that is undefined. A gradient that passes
+    through nodes unchanged is one object in all entries.
     """
 
     inputs: dict[int, tuple[GradientSnapshot | None, ...]] = field(default_factory=dict)
-    """What each node ran on, behind all hooks."""
+    """The input gradients of each node, after all hooks."""
     outputs: dict[int, tuple[GradientSnapshot | None, ...]] = field(default_factory=dict)
-    """What left each node, behind all hooks."""
+    """The output gradients of each node, after all hooks."""
     inputs_before_hooks: dict[int, tuple[GradientSnapshot | None, ...]] = field(default_factory=dict)
-    """For nodes with pre-hooks: what entered before those, behind the hooks of tensors."""
+    """For nodes with pre-hooks: the input gradients before these, after the hooks of tensors."""
     outputs_before_hooks: dict[int, tuple[GradientSnapshot | None, ...]] = field(default_factory=dict)
-    """For nodes with post-hooks: what the node itself made."""
+    """For nodes with post-hooks: the output gradients before these."""
     bytes: int = 0
-    """What the copies take."""
+    """Bytes of the copies."""
     fingerprints: int = 0
-    """How many gradients were too many for `max_bytes`."""
+    """How many gradients are fingerprints, as `max_bytes` was used up."""
 
     def clear(self) -> None:
-        """Let go of every tensor."""
-        for kept in (self.inputs, self.outputs, self.inputs_before_hooks, self.outputs_before_hooks):
-            kept.clear()
+        """Drop every tensor."""
+        for gradients in (self.inputs, self.outputs, self.inputs_before_hooks, self.outputs_before_hooks):
+            gradients.clear()
 
 
 def detached_copy(gradient: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ def compact_copy(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """What a copy of a tensor takes."""
+    """Bytes that a copy of a tensor takes: an expanded dimension counts once."""
     if tensor.layout is not torch.strided:
         return tensor.numel() * tensor.element_size()
     count = 1
@@ -108,12 +108,12 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 def can_be_fingerprinted(tensor: torch.Tensor) -> bool:
     """Whether a gradient is a plain dense one with numbers whose bits can be read."""
-    number = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and number and not tensor.is_nested
+    is_number = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and is_number and not tensor.is_nested
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors hold the same bits; False too where that cannot be told, and -0.0 is not 0.0."""
+    """Whether two tensors hold the same bits, where -0.0 is not 0.0; False where their bits cannot be read."""
     if one.shape != other.shape or one.dtype is not other.dtype or one.device != other.device:
         return False
     if not (can_be_fingerprinted(one) and can_be_fingerprinted(other)):
@@ -177,7 +177,7 @@ def _norm(real: torch.Tensor) -> float:
 
 
 def hash_of(real: torch.Tensor) -> tuple[int, int]:
-    """Two sums over the bits of a flat tensor, eight bytes at a time: along rows and across them, weighted by place."""
+    """Two sums over the bits of a flat tensor, eight bytes at a time: along rows and across, weighted by position."""
     flat = real.contiguous()
     words = flat.numel() * flat.element_size() // 8
     whole = flat[: words * 8 // flat.element_size()].view(torch.int64)
@@ -194,12 +194,12 @@ def _weighted(parts: list[torch.Tensor]) -> int:
 
 
 def samples_of(flat: torch.Tensor) -> tuple[complex, ...]:
-    """Elements of a flat tensor at fixed places."""
+    """Elements of a flat tensor at fixed positions."""
     count = flat.numel()
     if not count:
         return ()
-    places = torch.arange(min(count, SAMPLES), device=flat.device) * count // min(count, SAMPLES)
-    return tuple(_numbers(flat[places]))
+    positions = torch.arange(min(count, SAMPLES), device=flat.device) * count // min(count, SAMPLES)
+    return tuple(_numbers(flat[positions]))
 
 
 def _numbers(tensor: torch.Tensor) -> Sequence[complex]:

@@ -1,4 +1,4 @@
-"""Places in the user's code, as text, and which frames are the user's."""
+"""Frames of the stack: the code that they belong to, and their locations as text."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def source_location(file: str, line: int) -> str:
 def _cell(file: str) -> str | None:
     ipython: Any = sys.modules.get("IPython")  # where it is not loaded, nothing is a cell
     shell = ipython.get_ipython() if ipython is not None else None
-    named = shell.compile.format_code_name(file) if shell is not None else None
-    return None if named is None else str(named[1])
+    label_and_name = shell.compile.format_code_name(file) if shell is not None else None
+    return None if label_and_name is None else str(label_and_name[1])
 
 
 def cell_files() -> dict[str, str]:
     """The files of a notebook's cells by the names that `source_location` gives them: `In[3]`."""
-    named = {file: _cell(file) for file in list(linecache.cache)}
-    return {cell: file for file, cell in named.items() if cell is not None}
+    cells = {file: _cell(file) for file in list(linecache.cache)}
+    return {cell: file for file, cell in cells.items() if cell is not None}
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def _torch() -> str:
 
 @functools.lru_cache(maxsize=4096)
 def code_owner(file: str) -> Literal["user", "torch", "ours", "library"]:
-    """Whose code a file holds. Everything that is neither torch's, Python's nor ours is the user's."""
+    """The owner of the code in a file. All that is neither torch's, Python's nor ours is the user's."""
     if file.startswith((_torch(), "<eval_with_key>")):  # a graph module's own forward
         return "torch"
     if file.startswith(_OURS):
@@ -57,28 +57,28 @@ def code_owner(file: str) -> Literal["user", "torch", "ours", "library"]:
 def responsible_frame(
     frame: FrameType | None, stop: CodeType, passing: Callable[[CodeType], bool]
 ) -> tuple[Literal["user", "torch", "C++"], str]:
-    """Who caused a call, and where: the innermost frame of the user's below `stop`; else the innermost of torch's.
+    """Owner and location of the frame that caused a call: the innermost one of the user, else the innermost of torch.
 
     Args:
         frame: the innermost frame to look at.
-        stop: the code of the frame at which the way outward ends.
-        passing: frames of torch's that only pass calls on.
+        stop: code of the frame at which the search, outwards, ends.
+        passing: whether code of torch only passes calls on; its frames are skipped.
     """
-    torchs = None
+    torch_frame = None
     while frame is not None and frame.f_code is not stop:
-        whose = code_owner(frame.f_code.co_filename)
-        if whose == "user":
+        owner = code_owner(frame.f_code.co_filename)
+        if owner == "user":
             return "user", _frame_location(frame)
-        if whose == "torch" and torchs is None and not passing(frame.f_code):
-            torchs = frame
+        if owner == "torch" and torch_frame is None and not passing(frame.f_code):
+            torch_frame = frame
         frame = frame.f_back
-    if torchs is None:
+    if torch_frame is None:
         return "C++", "C++"
-    return "torch", _frame_location(torchs)
+    return "torch", _frame_location(torch_frame)
 
 
 def external_caller(frame: FrameType | None) -> str:
-    """The line that called into this package.
+    """The location of the line that called into this package.
 
     Args:
         frame: the innermost frame to look at.
@@ -89,7 +89,7 @@ def external_caller(frame: FrameType | None) -> str:
 
 
 def _frame_location(frame: FrameType) -> str:
-    """A frame's place; torch's files relative to where torch is installed, the same on every machine."""
+    """A frame's location; that of torch's files relative to its folder, the same on every machine."""
     file = frame.f_code.co_filename
     return source_location(
         f"torch/{file.removeprefix(_torch())}" if file.startswith(_torch()) else file, frame.f_lineno

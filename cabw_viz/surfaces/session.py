@@ -151,10 +151,10 @@ class Session:
         return iter(self._log.captures)
 
     def __getitem__(self, index: int) -> Capture:
-        """A capture by its place.
+        """A capture by its index.
 
         Raises:
-            CabwError: there is none at this place; says what became of the block's backward calls.
+            CabwError: there is none at this index; says what became of the block's backward calls.
         """
         captures = self._log.captures
         try:

@@ -77,7 +77,7 @@ class Names:
         return (self._generated[tensor],)
 
     def forget(self) -> None:
-        """Let go of the subject."""
+        """Drop the subject."""
         self._subject, self._subject_names = None, {}
         self._generated = WeakTensorKeyDictionary()
 

@@ -49,7 +49,7 @@ class Recorder:
         self._owner = 0
         self._changes = ExitStack()
 
-    # -- coming and going ------------------------------------------------------------------------------------
+    # -- installing ------------------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Make the changes of a block, see `process_changes`. Raises a CabwError inside another block."""
@@ -79,7 +79,7 @@ class Recorder:
             Recorder._installed = None
 
     def forget_subject(self) -> None:
-        """Let go of the subject and of all tensors that were named."""
+        """Drop the subject and the tensors that it names."""
         self.names.forget()
         self.provenance.forget()
 
