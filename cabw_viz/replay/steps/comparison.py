@@ -34,7 +34,7 @@ from cabw_viz.replay.steps.step_plan import (
     StepMode,
     Variant,
 )
-from cabw_viz.replay.steps.step_under_test import ParameterState
+from cabw_viz.replay.steps.parameter_state import ParameterState
 
 T = TypeVar("T")
 

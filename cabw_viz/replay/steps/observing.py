@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cabw_viz.record.kinds import Compared
-from cabw_viz.replay.steps.step_under_test import StepUnderTest
+from cabw_viz.replay.steps.parameter_state import StepUnderTest
 from cabw_viz.runtime.gradient_snapshots import Gradient, detached_copy, strides_of
 
 ValueKey = tuple[Compared, str]

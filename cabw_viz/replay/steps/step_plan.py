@@ -15,7 +15,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.numerics.tolerance import tolerance_for
 from cabw_viz.record.options import EAGER
 from cabw_viz.replay.placement.devices import Compiler, resolve_compiler, resolve_device, resolve_dtype
-from cabw_viz.replay.steps.step_under_test import StepUnderTest
+from cabw_viz.replay.steps.parameter_state import StepUnderTest
 
 AGAINST = "against={'mine': torch.compile(step)}"
 BUILD = "def build(device='cpu', dtype=torch.float32): ...; return step, model"
