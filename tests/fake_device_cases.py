@@ -16,6 +16,7 @@ from torch import nn
 import cabw_viz
 from cabw_viz.errors import CabwError
 from tests import fake_device
+from tests.captures import capture_of
 from tests.faults import planted, scaled
 
 FAKE, CPU = fake_device.NAME, "cpu"
@@ -108,18 +109,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def captured(name: str, device: str) -> tuple[Any, dict[str, torch.Tensor]]:
+def capture_and_gradients(name: str, device: str) -> tuple[Any, dict[str, torch.Tensor]]:
     """A model's backward captured on a device, and the gradients that eager left, on the CPU."""
     torch.manual_seed(0)
     build, shape = MODELS[name]
     model, x = build().to(device), torch.randn(shape).to(device)
-    with cabw_viz.capture(model) as session:
-        model(x).square().mean().backward()
-    return session[0], {name: parameter.grad.cpu().clone() for name, parameter in model.named_parameters()}
+    return capture_of(model, lambda: model(x).square().mean()), {
+        name: parameter.grad.cpu().clone() for name, parameter in model.named_parameters()
+    }
 
 
 def moved(name: str, source: str, target: str) -> dict[str, Any]:
-    capture, eager = captured(name, source)
+    capture, eager = capture_and_gradients(name, source)
     if capture.error is not None:
         return {"not captured": str(capture.error)}
     found = capture.replay(device=target)
@@ -146,7 +147,7 @@ for _name in MODELS:
 
 @case
 def devices_and_dtypes_together() -> Any:
-    capture, eager = captured("mlp", CPU)
+    capture, eager = capture_and_gradients("mlp", CPU)
     found = capture.replay(device=FAKE, dtype="float64")
     return {
         "dtypes": sorted({str(gradient.dtype) for gradient in found.values()}),
@@ -157,7 +158,7 @@ def devices_and_dtypes_together() -> Any:
 
 @case
 def the_kernels_ran_there() -> Any:
-    capture, _ = captured("mlp", CPU)
+    capture, _ = capture_and_gradients("mlp", CPU)
     fake_device.CALLED.clear()
     capture.replay(device=FAKE)
     return sorted(fake_device.CALLED)
@@ -165,13 +166,13 @@ def the_kernels_ran_there() -> Any:
 
 @case
 def auto_is_the_accelerator() -> Any:
-    capture, _ = captured("mlp", CPU)
+    capture, _ = capture_and_gradients("mlp", CPU)
     return sorted({str(gradient.device) for gradient in capture.replay(device="auto").values()})
 
 
 def searched(name: str, source: str, target: str) -> Any:
     """The first divergence on another device, without a fault and with one in a backward of the middle."""
-    capture, _ = captured(name, source)
+    capture, _ = capture_and_gradients(name, source)
     nodes = [row for row in capture.record.graph_nodes if row.kind == "backward_call" and row.autograd_node]
     middle = nodes[len(nodes) // 2]
     clean = capture.divergence(device=target)
@@ -211,15 +212,14 @@ def packed_tensors_are_moved() -> Any:
 def checkpoints_are_moved() -> Any:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), torch.randn(2, 4)
-    with cabw_viz.capture(model) as session:
-        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
-    found = session[0].replay(device=FAKE)
+    capture = capture_of(model, lambda: torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum())
+    found = capture.replay(device=FAKE)
     return max((found[name].cpu() - p.grad).abs().max().item() for name, p in model.named_parameters())
 
 
 @case
 def a_tied_weight_is_moved_once() -> Any:
-    capture, _ = captured("summed", CPU)
+    capture, _ = capture_and_gradients("summed", CPU)
     fake_device.CALLED.clear()
     found = capture.replay(device=FAKE)
     return {"names": sorted(found), "shape": list(found["embed.weight"].shape)}
@@ -230,14 +230,15 @@ def lengths_stay_on_the_host() -> Any:
     """Packed sequences: their lengths are read on the CPU, wherever they are."""
     torch.manual_seed(0)
     w = torch.randn(2, 4, 3, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        nn.utils.rnn.pack_padded_sequence(w, [4, 2], batch_first=True).data.square().sum().backward()
-    return (session[0].replay(device=FAKE)["w"].cpu() - w.grad).abs().max().item()
+    capture = capture_of(
+        {"w": w}, lambda: nn.utils.rnn.pack_padded_sequence(w, [4, 2], batch_first=True).data.square().sum()
+    )
+    return (capture.replay(device=FAKE)["w"].cpu() - w.grad).abs().max().item()
 
 
 @case
 def a_compiler_gets_the_operators_as_they_are_called_there() -> Any:
-    capture, eager = captured("attention", CPU)
+    capture, eager = capture_and_gradients("attention", CPU)
     seen = []
 
     def compiler(graph):
@@ -286,10 +287,9 @@ def a_tensor_on_a_ctx() -> Any:
             return grad * 2 * ctx.mask
 
     w = torch.ones(3, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        Keeps.apply(w).sum().backward()
-    here = session[0].replay()["w"].tolist()
-    return {"here": here, "there": refused(lambda: session[0].replay(device=FAKE))}
+    capture = capture_of({"w": w}, lambda: Keeps.apply(w).sum())
+    here = capture.replay()["w"].tolist()
+    return {"here": here, "there": refused(lambda: capture.replay(device=FAKE))}
 
 
 @case
@@ -331,14 +331,13 @@ def a_function_that_makes_its_tensors_on_the_cpu() -> Any:
             return grad * torch.full((3,), 2.0)
 
     w = torch.ones(3, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        Makes.apply(w).sum().backward()
-    return refused(lambda: session[0].replay(device=FAKE))
+    capture = capture_of({"w": w}, lambda: Makes.apply(w).sum())
+    return refused(lambda: capture.replay(device=FAKE))
 
 
 @case
 def an_absent_device() -> Any:
-    capture, _ = captured("mlp", CPU)
+    capture, _ = capture_and_gradients("mlp", CPU)
     return {name: refused(lambda name=name: capture.replay(device=name)) for name in ("cuda", "cabw:7", "nonsense")}
 
 

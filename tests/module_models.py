@@ -175,7 +175,7 @@ class Whole(nn.Module):
 
 
 @cache
-def captured(name: str) -> Capture:
+def capture_of_model(name: str) -> Capture:
     """The backward of one of the models."""
     torch.manual_seed(0)
     model, run = MODELS[name]()

@@ -3,7 +3,7 @@
 `planted` puts it into a callback of PyTorch's tracer, which calls it with what it hands out for one autograd node.
 """
 
-# ruff: noqa: PLW0108  # a lambda has a line of its own to be found at
+# a lambda has a line of its own to be found at
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cabw_viz.tracing.tracer import WatchingTracer
+from tests.captures import Twice
 
 aten, prim = torch.ops.aten, torch.ops.prim
 TRACER = compiled_autograd.AutogradCompilerInstance
@@ -166,16 +167,6 @@ OPS: dict[str, tuple[Callable[[Any], Any], dict[str, int]]] = {
     "nonzero": (lambda d: d.nonzero(), {"device": 1, "aten.nonzero.default": 1, "data": 1}),
 }
 """Ops, and reads by the C++ in front of them (read off torch 2.13)."""
-
-
-class Twice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
 
 
 def under_a_mode(d):

@@ -18,6 +18,7 @@ from cabw_viz.numerics.compare import bitwise_equal
 from cabw_viz.replay.audit import audit
 from cabw_viz.replay.replay import Replay
 from tests import corpus
+from tests.captures import capture_of, capture_of_run, leaf
 from tests.corpus import observe
 from tests.test_corpus import on_the_version_read
 from tests.test_workloads import NO_SECOND_RUN, NOT_TRACED, RUN_RAISES
@@ -31,15 +32,8 @@ CANNOT_BE_WATCHED = {
 """Workloads with tensors of a subclass, and what the refusal says."""
 
 
-def captured(run, subject=None):
-    with cabw_viz.capture(subject) as session:
-        run()
-    (capture,) = session
-    return capture
-
-
 def backward_of(result):
-    return captured(lambda: result.sum().backward())
+    return capture_of(None, lambda: result.sum())
 
 
 def reads(capture, target, node=0):
@@ -48,10 +42,6 @@ def reads(capture, target, node=0):
     names = [row.name for row in capture.record.graph_nodes if row.target == target]
     found = frame[frame.node == names[node]]
     return dict(zip(found.attribute, found["count"], strict=True))
-
-
-def leaf(*shape, **options):
-    return torch.randn(*shape, **options).requires_grad_()
 
 
 # -- the formulas --------------------------------------------------------------------------------------------
@@ -128,7 +118,7 @@ def test_copy_slices_prologue():
         b.sum().backward()
 
     a = leaf(4, 3)
-    frame = captured(run).audit().query("node == 'copy_slices_prologue'")
+    frame = capture_of_run(None, run).audit().query("node == 'copy_slices_prologue'")
     assert list(frame.attribute) == [
         "aten.new_empty_strided.default",
         "device",
@@ -371,7 +361,7 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_gradients_are_those_of_a_replay(program):
     torch.manual_seed(0)
-    capture = captured(lambda: program().backward())
+    capture = capture_of(None, lambda: program())
     assert_same_gradients(capture)
 
 
@@ -380,7 +370,7 @@ def test_formulas_that_go_another_way_for_subclasses(program):
     """`prod_backward` and `masked_fill_backward` in torch/csrc/autograd/FunctionsManual.cpp, behind
     `areAnyTensorSubclassLike`: same gradient, other ops, hence other last bits; and no read of data."""
     a = leaf(4, 3)
-    capture = captured(lambda: program(a).backward())
+    capture = capture_of(None, lambda: program(a))
     audited = audit(capture._captured)
     torch.testing.assert_close(audited.gradients, Replay(capture._captured).gradients())
     assert "data" not in {touch.attribute for touch in audited.touches}
@@ -389,14 +379,14 @@ def test_formulas_that_go_another_way_for_subclasses(program):
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_grad_with_and_without_a_graph(create_graph):
     a = leaf(4, 3)
-    capture = captured(lambda: torch.autograd.grad(a.sin().square().sum(), a, create_graph=create_graph))
+    capture = capture_of_run(None, lambda: torch.autograd.grad(a.sin().square().sum(), a, create_graph=create_graph))
     assert_same_gradients(capture)
 
 
 def test_nothing_is_written():
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
     x = torch.randn(3, 4)
-    capture = captured(lambda: model(x).sum().backward(), model)
+    capture = capture_of(model, lambda: model(x).sum())
     before = [p.grad.clone() for p in model.parameters()], [p._version for p in model.parameters()]
     state = torch.get_rng_state()
     steps = []
@@ -413,7 +403,7 @@ def test_an_in_place_write_counts_as_one():
     b = leaf(4, 3).sin()
     hook = b.register_hook(lambda g: (g.mul_(2), None)[1])
     for again in ("audit", "replay"):
-        capture = captured(lambda: b.backward(torch.ones(4, 3), retain_graph=True))
+        capture = capture_of_run(None, lambda: b.backward(torch.ones(4, 3), retain_graph=True))
         capture._captured.state.arguments = replace(
             capture._captured.state.arguments, versions=(None,) * len(capture.record.inputs)
         )
@@ -471,7 +461,7 @@ def test_hooks_as_in_a_replay():
 def test_refusals_as_in_a_replay():
     model = torch.nn.Linear(3, 2)
     x = torch.randn(4, 3)
-    capture = captured(lambda: model(x).sum().backward(), model)
+    capture = capture_of(model, lambda: model(x).sum())
     with torch.no_grad():
         x.mul_(2)
     with pytest.raises(CabwError, match="changed in place since the backward was captured"):

@@ -12,7 +12,7 @@ import torch
 import cabw_viz
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from tests.test_capture import data, model
+from tests.captures import data, model
 
 
 def parts(error):

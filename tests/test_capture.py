@@ -17,15 +17,7 @@ import cabw_viz
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.tracing import extract
-
-
-def model(width=8):
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 2))
-
-
-def data():
-    return torch.arange(12.0).reshape(3, 4) / 7
+from tests.captures import Twice, data, model
 
 
 def gradients(net):
@@ -171,15 +163,6 @@ def test_the_record_of_a_program_is_always_the_same():
 
 
 def test_kinds_of_autograd_nodes():
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * 2
-
     w = torch.randn(3, requires_grad=True)
     compiled = torch.compile(lambda x: x.sin() + 1, backend="aot_eager")
     with cabw_viz.capture({"w": w}) as session:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cabw_viz
 from cabw_viz.analysis.coloring import bytes_text, colorize, seconds_text
 from cabw_viz.analysis.drawing import Box, Drawing
 from cabw_viz.errors import CabwError
@@ -23,8 +22,9 @@ from cabw_viz.record.results import Results
 from cabw_viz.views.palette import AMOUNT, ERROR, UNKNOWN_TONE, WORSE_TONE
 from cabw_viz.views.render import graph_view
 from tests import records
+from tests.captures import capture_of
 from tests.inspector.blocks import audited, timed, transformer
-from tests.module_models import captured
+from tests.module_models import capture_of_model
 from tests.test_dot import Parsed, contrast
 
 LEVELS = ["module", "autograd", "fx"]
@@ -46,7 +46,7 @@ def figures(view):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ["tied", "residual", "rows"])
 def test_bytes_are_those_of_storages_beside_parameters(name, level):
-    record = captured(name).record
+    record = capture_of_model(name).record
     view = graph_view(record, level, color_by="bytes")
     seen = figures(view)
     for box in view.drawing.boxes:
@@ -98,7 +98,7 @@ def compared(record, **verdicts):
 
 
 def test_parity_is_the_worst_of_the_parameters_in_a_box():
-    record = captured("tied").record
+    record = capture_of_model("tied").record
     comparison = compared(
         record,
         layers_0_norm1_weight=("mismatch", 3e-3),
@@ -146,7 +146,7 @@ def test_divergence_colours_nodes():
 )
 def test_what_was_not_measured_is_said_with_the_call_that_does_it(by, change, call):
     with pytest.raises(CabwError, match=f"(?s)color_by='{by}'.*{call}"):
-        graph_view(replace(captured("tied").record, **change), color_by=by)
+        graph_view(replace(capture_of_model("tied").record, **change), color_by=by)
 
 
 def test_a_colour_that_is_none():
@@ -156,7 +156,7 @@ def test_a_colour_that_is_none():
 
 
 def test_any_column_will_do():
-    cap = captured("tied")
+    cap = capture_of_model("tied")
     column = cap.nodes["graph_nodes"]
     view = cap.graph(color_by=column)
     seen = figures(view)
@@ -184,16 +184,14 @@ def test_any_column_will_do():
 )
 def test_figures_that_are_none(given_, match):
     with pytest.raises(CabwError, match=match):
-        captured("tied").graph(color_by=given_)
+        capture_of_model("tied").graph(color_by=given_)
 
 
 def test_a_capture_knows_what_it_was_compared_with():
     import torch
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
-    with cabw_viz.capture(model) as session:
-        model(torch.randn(4, 3)).sum().backward()
-    cap = session[0]
+    cap = capture_of(model, lambda: model(torch.randn(4, 3)).sum())
     with pytest.raises(CabwError, match=r"cap\.parity\(\)"):
         cap.graph(color_by="parity")
     cap.parity()

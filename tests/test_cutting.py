@@ -15,7 +15,7 @@ from cabw_viz.record.model import Leaf
 from cabw_viz.views.render import graph_view
 from tests import records
 from tests.inspector.blocks import transformer
-from tests.module_models import MODELS, captured
+from tests.module_models import MODELS, capture_of_model
 from tests.test_dot import Parsed
 from tests.test_module_graph import backwards, check
 
@@ -24,7 +24,7 @@ LEVELS = ["module", "autograd", "fx"]
 
 @pytest.fixture(params=MODELS)
 def record(request):
-    return captured(request.param).record
+    return capture_of_model(request.param).record
 
 
 def graph_of(record):
@@ -54,7 +54,7 @@ def test_the_ways_to_a_parameter_are_its_ancestors(record):
 
 
 def test_every_name_of_a_tied_parameter_will_do():
-    record = captured("tied").record
+    record = capture_of_model("tied").record
     (leaf,) = [leaf for leaf in record.leaves if len(leaf.names) > 1]
     assert set(leaf.names) == {"embed.weight", "head.weight"}
     ways = [drawn(record, path_to=name) for name in (*leaf.names, leaf.label)]
@@ -82,7 +82,7 @@ def vars_of(record):
 
 
 def test_parameters_that_are_none():
-    record = captured("tied").record
+    record = capture_of_model("tied").record
     with pytest.raises(CabwError, match=r"(?s)path_to='embed\.wieght' is no parameter.*'embed\.weight'"):
         graph_view(record, path_to="embed.wieght")
     with pytest.raises(CabwError, match=r"path_to='norm1' is no parameter(?s:.)*'layers\.\d\.norm1\.bias'"):
@@ -117,7 +117,7 @@ def test_any_neighbourhood_of_any_backward(record, data):
 
 
 def test_a_small_neighbourhood_shows_its_nodes_one_by_one():
-    record = captured("tied").record
+    record = capture_of_model("tied").record
     number = next(n.number for n in record.autograd_nodes if n.name.startswith("Native"))
     drawing = graph_view(record, around=number).drawing
     assert {len(box.nodes) for box in drawing.boxes} == {1}
@@ -141,7 +141,7 @@ def test_a_small_neighbourhood_shows_its_nodes_one_by_one():
 )
 def test_what_is_not_there(options, match):
     with pytest.raises(CabwError, match=match):
-        graph_view(captured("tied").record, **options)
+        graph_view(capture_of_model("tied").record, **options)
 
 
 # ---------------------------------------------------------------------------------------------------------------- focus
@@ -172,11 +172,11 @@ def test_a_module_is_cut_out_with_its_borders(record, level):
 
 @pytest.mark.dot
 def test_what_lies_beyond_is_named_by_the_module_that_is_not_shared():
-    drawing = graph_view(captured("tied").record, focus="layers.2.norm2").drawing
+    drawing = graph_view(capture_of_model("tied").record, focus="layers.2.norm2").drawing
     titles = [box.title for box in drawing.boxes if box.kind == "outside"]
     assert "from layers.3" in titles
     assert any(title.startswith("to AddBackward0 #") for title in titles)  # the layer's own
-    parsed = Parsed(graph_view(captured("tied").record, focus="layers.2.norm2").source)
+    parsed = Parsed(graph_view(capture_of_model("tied").record, focus="layers.2.norm2").source)
     assert {"from_0"} <= set(parsed.nodes.values())
 
 
@@ -189,7 +189,7 @@ def test_depth_counts_from_the_module_in_focus():
 
 
 def test_a_part_of_a_module_called_twice_can_be_cut_out():
-    record = captured("twice").record
+    record = capture_of_model("twice").record
     both, last = drawn(record, focus="shared"), drawn(record, focus="shared@2")
     assert last < both
     visits = {record.by_number[n].visit for n in last if record.by_number[n].kind != "accumulate_grad"}
@@ -198,7 +198,7 @@ def test_a_part_of_a_module_called_twice_can_be_cut_out():
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_cuts_go_together(level):
-    record = captured("tied").record
+    record = capture_of_model("tied").record
     number = next(n.number for n in record.autograd_nodes if n.module == "layers.2.norm1")
     parts = {"focus": "layers.2", "around": number, "hops": 6, "path_to": "layers.1.norm1.weight"}
     alone = [
@@ -216,7 +216,7 @@ def test_cuts_go_together(level):
 @pytest.mark.dot
 @pytest.mark.parametrize("level", LEVELS)
 def test_parts_are_drawn(level):
-    record = captured("rows").record
+    record = capture_of_model("rows").record
     for options in ({"focus": "inner"}, {"around": 4}, {"path_to": "inner.bias"}):
         view = graph_view(record, level, **options)
         assert len(Parsed(view.source).nodes) == len(view.drawing.boxes)

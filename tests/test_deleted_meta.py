@@ -24,7 +24,7 @@ def unwatched(monkeypatch):
     monkeypatch.setattr(MetaLookups, "note", lambda self, key, ordinal: None)
 
 
-def captured(compiler, times=1, **options):
+def session_under(compiler, times=1, **options):
     """The session of a backward under the user's own compiler function; whatever the call raises is left out."""
     x = torch.arange(12.0).reshape(3, 4).requires_grad_()
     with compiled_autograd._enable(compiler), cabw_viz.capture({"x": x}, **options) as session:
@@ -73,7 +73,7 @@ def check_lookup(look, expected, key):
         answers.append(answer(look, tanh_of(graph).meta, key))
         return graph
 
-    record = captured(compiler)[0].record
+    record = session_under(compiler)[0].record
     assert answers == [expected]
     (touch,) = record.touches
     assert (touch.phase, touch.attribute, touch.by, touch.count) == ("graph_pass", key, "pass", 1)
@@ -104,7 +104,7 @@ def test_every_lookup_counts():
                 node.meta.get("val")
         return graph
 
-    record = captured(compiler)[0].record
+    record = session_under(compiler)[0].record
     assert [touch.node for touch in record.touches] == [node.ordinal for node in record.graph_nodes]
     assert {touch.count for touch in record.touches} == {3}
     assert [touch.autograd_node for touch in record.touches] == [node.autograd_node for node in record.graph_nodes]
@@ -121,7 +121,7 @@ def test_other_keys_are_nobodys_business():
                 _ = [] in node.meta
         return graph
 
-    assert captured(compiler)[0].record.touches == ()
+    assert session_under(compiler)[0].record.touches == ()
 
 
 def test_a_key_that_somebody_has_set_is_theirs():
@@ -140,7 +140,7 @@ def test_a_key_that_somebody_has_set_is_theirs():
         fourth.meta.setdefault("val", 5)
         return graph
 
-    (touch,) = captured(compiler)[0].record.touches
+    (touch,) = session_under(compiler)[0].record.touches
     assert (touch.attribute, touch.node, touch.count) == ("val", 3, 1)
 
 
@@ -155,7 +155,7 @@ def test_a_pass_that_computes_the_shapes_itself_looks_up_nothing():
         return run
 
     shapes = []
-    record = captured(compiler)[0].record
+    record = session_under(compiler)[0].record
     assert record.failure is None
     assert shapes[0] is not None
     assert record.touches == ()
@@ -169,7 +169,7 @@ def test_a_lookup_when_the_compiled_function_runs_is_found():
 
         return run
 
-    session = captured(compiler, times=3)
+    session = session_under(compiler, times=3)
     (touch,) = session[0].record.touches
     assert list(session.events["outcome"]) == ["captured", "cache_hit", "cache_hit"]
     assert touch.count == 1  # the later calls are hits of the cache: nothing is captured there
@@ -180,7 +180,7 @@ def test_what_was_looked_up_before_the_compiler_raised_is_kept():
     def compiler(graph):
         tanh_of(graph).meta["val"]
 
-    session = captured(compiler)
+    session = session_under(compiler)
     record = session[0].record
     assert session.events["outcome"][0] == "failed"
     assert record.failure.type == "KeyError"
@@ -196,7 +196,7 @@ def test_what_was_looked_up_before_the_run_raised_is_kept():
 
         return run
 
-    record = captured(compiler)[0].record
+    record = session_under(compiler)[0].record
     assert record.failure.type == "ZeroDivisionError"
     assert [touch.attribute for touch in record.touches] == ["val"]
 
@@ -206,7 +206,7 @@ def test_printing_a_graph_is_a_lookup_of_pytorchs():
         graph.print_readable(print_output=False)
         return graph
 
-    record = captured(compiler)[0].record
+    record = session_under(compiler)[0].record
     assert {touch.attribute for touch in record.touches} == set(DELETED)
     assert {touch.where.rpartition(":")[0] for touch in record.touches} == {"torch/fx/graph.py"}
     assert {touch.node for touch in record.touches} >= {
@@ -251,7 +251,7 @@ def test_copying_a_graph_is_no_lookup(copied):
         kept.extend(Counter(node.meta.get("stack_trace") for node in g.nodes) for g in (made, graph.graph))
         return graph
 
-    assert captured(compiler)[0].record.touches == ()
+    assert session_under(compiler)[0].record.touches == ()
     assert kept[0] <= kept[1]  # the output may be another
     assert kept[0].total() >= kept[1].total() - 1
 
@@ -263,7 +263,7 @@ def test_a_lookup_in_a_copy_is_one_of_the_node_that_was_copied(copied):
         node.meta.get("val")
         return graph
 
-    record = captured(compiler)[0].record
+    record = session_under(compiler)[0].record
     (touch,) = record.touches
     assert record.graph_nodes[touch.node].target == "ops.TanhBackward0"
 
@@ -275,7 +275,7 @@ def test_metas_can_be_pickled_and_are_plain_dicts_then():
         found.extend((pickle.loads(pickle.dumps(node.meta)), dict(node.meta)) for node in graph.graph.nodes)
         return graph
 
-    assert captured(compiler)[0].record.touches == ()
+    assert session_under(compiler)[0].record.touches == ()
     assert all(type(back) is dict and back == own for back, own in found)
 
 
@@ -288,7 +288,7 @@ def test_a_deep_copy_of_a_meta_is_its_own():
         assert made["mine"] == [1]
         return graph
 
-    assert captured(compiler)[0].record.failure is None
+    assert session_under(compiler)[0].record.failure is None
 
 
 def test_after_the_call_nothing_is_watched():
@@ -300,7 +300,7 @@ def test_after_the_call_nothing_is_watched():
         graphs.extend([graph.graph, deepcopied(graph)])
         return graph
 
-    session = captured(compiler, times=2)
+    session = session_under(compiler, times=2)
     own, copied = graphs
     assert {type(node.meta) for node in own.nodes} == {dict}
     assert [node.meta.get("mine") for node in own.nodes if "TanhBackward0" in str(node.target)] == [3]
@@ -322,7 +322,7 @@ def test_nodes_keep_the_dict_they_had(monkeypatch):
         return graph
 
     monkeypatch.setattr(MetaLookups, "watch", spying)
-    captured(compiler)
+    session_under(compiler)
     assert [id(node.meta) for node in graphs[0].nodes] == [id(meta) for meta in before]
 
 
@@ -334,7 +334,7 @@ def test_without_the_tripwire_nobody_looks():
         tanh_of(graph).meta.get("val")
         return graph
 
-    session = captured(compiler, tripwire=False)
+    session = session_under(compiler, tripwire=False)
     assert types == {dict}
     assert session[0].record.touches == ()
 
@@ -342,14 +342,14 @@ def test_without_the_tripwire_nobody_looks():
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_torch_compile_as_the_compiler_looks_up_nothing(backend):
     torch._dynamo.reset()
-    session = captured(lambda graph: torch.compile(graph, backend=backend))
+    session = session_under(lambda graph: torch.compile(graph, backend=backend))
     assert session[0].record.failure is None
     assert session[0].record.touches == ()
 
 
 @on_the_version_read
 def test_an_identity_compiler_looks_up_nothing():
-    record = captured(identity)[0].record
+    record = session_under(identity)[0].record
     assert record.touches == ()
 
 

@@ -11,6 +11,7 @@ import torch
 import cabw_viz
 from cabw_viz.errors import CabwError
 from tests import corpus
+from tests.captures import OverwritesGradient, capture_of, faulty_once
 from tests.faults import FAULTS, planted, scaled, with_a_nan
 from tests.test_workloads import NO_SECOND_RUN, NOT_TRACED, RUN_RAISES
 
@@ -163,9 +164,7 @@ def test_twenty_of_twenty_in_a_transformer():
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     model, batch = torch.nn.TransformerEncoder(layer, 3), torch.randn(2, 8, 32)
-    with cabw_viz.capture(model) as session:
-        model(batch).square().mean().backward()
-    capture = session[0]
+    capture = capture_of(model, lambda: model(batch).square().mean())
     rows = [
         row
         for row in capture.record.graph_nodes
@@ -194,18 +193,17 @@ def test_module_visit_and_line_are_told():
 
     torch.manual_seed(0)
     model = Twice()
-    with cabw_viz.capture(model, lines=True) as session:
-        model(torch.randn(3, 4)).sum().backward()
-    node = next(row for row in session[0].record.graph_nodes if row.target == "ops.TanhBackward0")
+    capture = capture_of(model, lambda: model(torch.randn(3, 4)).sum(), lines=True)
+    node = next(row for row in capture.record.graph_nodes if row.target == "ops.TanhBackward0")
     with planted(node.name, scaled):
-        report = session[0].divergence()
+        report = capture.divergence()
     assert report.first.name == "TanhBackward0"
     assert "torch.tanh(self.inner(x))" in report.first.line.text
     assert "TanhBackward0" in report.summary
     assert "test_divergence.py" in report.summary
-    first = next(row for row in session[0].record.graph_nodes if row.target == "ops.AddmmBackward0")
+    first = next(row for row in capture.record.graph_nodes if row.target == "ops.AddmmBackward0")
     with planted(first.name, scaled):
-        report = session[0].divergence()
+        report = capture.divergence()
     assert (report.first.module, report.first.visit) == ("inner", 1)
     assert "in inner (call 2)" in report.summary
 
@@ -214,43 +212,28 @@ def test_module_visit_and_line_are_told():
 
 
 def test_a_fault_in_the_eager_run_is_found_too():
-    class Once(torch.autograd.Function):
-        calls = 0
-
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, g):
-            Once.calls += 1
-            return g * 1.001 if Once.calls == 1 else g
-
     w = torch.ones(3, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        Once.apply(w * 2).sum().backward()
-    report = session[0].divergence()
-    assert report.first.name == "OnceBackward"
-    assert [row.name for row in report.culprits] == ["OnceBackward"]
+    capture = capture_of({"w": w}, lambda: faulty_once().apply(w * 2).sum())
+    report = capture.divergence()
+    assert report.first.name == "FaultyOnceBackward"
+    assert [row.name for row in report.culprits] == ["FaultyOnceBackward"]
 
 
 def test_a_result_of_another_shape_stops_the_replay_and_is_named():
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
-    with cabw_viz.capture(net) as session:
-        net(torch.randn(3, 4)).sum().backward()
-    node = next(row for row in session[0].record.graph_nodes if row.target == "ops.TanhBackward0")
+    capture = capture_of(net, lambda: net(torch.randn(3, 4)).sum())
+    node = next(row for row in capture.record.graph_nodes if row.target == "ops.TanhBackward0")
     with planted(node.name, lambda gradient: gradient.t()):
-        report = session[0].divergence()
+        report = capture.divergence()
     assert report.first.name == "TanhBackward0", report
     assert "shape" in report.first.note or any("stopped" in note for note in report.divergence.notes), report
 
 
 def test_a_nan_of_the_users_own_is_traced_to_the_node_that_makes_it():
     w = torch.tensor([0.0, 4.0], requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        (w.sqrt() * 3).sum().backward()
-    report = session[0].divergence()
+    capture = capture_of({"w": w}, lambda: (w.sqrt() * 3).sum())
+    report = capture.divergence()
     assert report.ok  # the same on both sides
     (found,) = report.nonfinite
     assert found.side == "both"
@@ -260,26 +243,12 @@ def test_a_nan_of_the_users_own_is_traced_to_the_node_that_makes_it():
     assert "First NaN or infinity on both sides: #" in repr(report)
 
 
-class Spoils(torch.autograd.Function):
-    """Writes to what it gets, past the version counter."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        result = g * 1.0
-        g.data.mul_(100)
-        return result
-
-
 @pytest.mark.parametrize("harmful", [True, False])
 def test_a_gradient_that_somebody_writes_to_while_another_node_waits_for_it(harmful):
     """In eager the later forward goes first; in the graph, the first of the operands."""
     w, v = (torch.ones(300, requires_grad=True) for _ in range(2))
     with cabw_viz.capture({"w": w, "v": v}) as session:
-        spared, spoils = v.neg(), Spoils.apply(w)
+        spared, spoils = v.neg(), OverwritesGradient.apply(w)
         total = spoils + spared if harmful else spared + spoils
         total.mul(0.5).sum().backward()
     assert float(v.grad[0]) == -50.0

@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import cabw_viz
 from cabw_viz.errors import CabwError
+from tests.captures import capture_of
 from tests.faults import planted
 from tests.test_divergence import small
 
@@ -99,9 +100,8 @@ def test_what_cancels_is_noise_and_not_a_fault():
     """The bias before a norm gets a gradient of zero, as far as rounding lets it."""
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh())
-    with cabw_viz.capture(net) as session:
-        net(torch.randn(64, 8)).square().sum().backward()
-    report = session[0].divergence(dtype="float64")
+    capture = capture_of(net, lambda: net(torch.randn(64, 8)).square().sum())
+    report = capture.divergence(dtype="float64")
     assert report.ok, report
     row = report.frame[report.frame["name"].str.startswith("AddmmBackward0")].iloc[0]
     assert row["verdict_out"] in ("mismatch", "within_tolerance")

@@ -330,13 +330,9 @@ def test_hostile_names_do_not_get_out_of_their_labels():
         }
 
 
-@pytest.mark.parametrize("level", ["autograd", "fx"])
-def test_the_same_record_gives_the_same_bytes_in_another_process(level):
-    code = (
-        "from tests import records; from cabw_viz.views.render import graph_view;"
-        f"print(graph_view(records.hooked(), {level!r}).source)"
-    )
-    runs = [
+def outputs_of_two_processes(code):
+    """What a program prints, with two seeds of Python's hashes."""
+    return [
         subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -346,7 +342,16 @@ def test_the_same_record_gives_the_same_bytes_in_another_process(level):
         ).stdout
         for seed in ("1", "2")
     ]
-    assert runs[0] == runs[1] == (graph_view(records.hooked(), level).source + "\n").encode()
+
+
+@pytest.mark.parametrize("level", ["autograd", "fx"])
+def test_the_same_record_gives_the_same_bytes_in_another_process(level):
+    code = (
+        "from tests import records; from cabw_viz.views.render import graph_view;"
+        f"print(graph_view(records.hooked(), {level!r}).source)"
+    )
+    one, other = outputs_of_two_processes(code)
+    assert one == other == (graph_view(records.hooked(), level).source + "\n").encode()
 
 
 @pytest.mark.dot

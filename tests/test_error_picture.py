@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.views.error_picture import error_picture, groups, in_depth, standalone
 from tests import records
+from tests.captures import capture_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -65,9 +65,8 @@ def test_no_error_and_no_figure_have_rails_of_their_own():
 def test_the_depth_is_that_of_the_node_which_makes_the_gradient():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
-    with cabw_viz.capture(model) as session:
-        model(torch.randn(2, 3)).sum().backward()
-    report = session[0].parity()
+    capture = capture_of(model, lambda: model(torch.randn(2, 3)).sum())
+    report = capture.parity()
     order = [found.name.split(".")[0] for found in in_depth(report.comparison)]
     assert order == sorted(order)  # bias and weight of a layer stand together
     assert all(found.depth is not None for found in report.comparison.rows)

@@ -11,7 +11,7 @@ from cabw_viz.analysis.module_tree import module_tree
 from cabw_viz.record.model import Edge, GradientSpec, Hook, Touch
 from cabw_viz.views.render import graph_view
 from tests import records
-from tests.module_models import captured
+from tests.module_models import capture_of_model
 from tests.test_module_graph import check
 from tests.test_module_graph import encoder as with_hooks
 
@@ -159,15 +159,15 @@ def test_opening_the_list_shows_each_block():
 
 
 def test_layers_of_a_sequential_fold_and_two_norms_do_not():
-    drawing = graph_view(captured("tied").record, depth=2).drawing
+    drawing = graph_view(capture_of_model("tied").record, depth=2).drawing
     assert any(box.title == "layers.0 … layers.3 ×4" for box in drawing.boxes)
-    inside = graph_view(captured("tied").record, focus="layers.2", depth=1).drawing
+    inside = graph_view(capture_of_model("tied").record, focus="layers.2", depth=1).drawing
     titles = [box.title for box in inside.boxes]
     assert {"norm1", "norm2", "linear1", "linear2"} <= set(titles)
 
 
 def test_stages_fold_where_their_first_block_is_another():
-    drawing = graph_view(captured("residual").record, depth=2).drawing
+    drawing = graph_view(capture_of_model("residual").record, depth=2).drawing
     titles = {box.title: box for box in drawing.boxes}
     assert {"stage2.1 … stage2.2 ×2", "stage2.0", "stage1.1 … stage1.2 ×2", "stage1.0"} <= set(titles)
     assert any(line.startswith("unlike stage2.2: with also Convolution") for line in titles["stage2.0"].details)
@@ -179,7 +179,7 @@ def test_two_blocks_that_differ_say_so_and_two_layers_of_a_sequential_do_not():
     assert titles == ["layers.1", "layers.0"]
     assert boxes["layers.0"].details[-1] == "unlike layers.1: without Gelu and with Silu"
     assert not any("unlike" in line for line in boxes["layers.1"].details)
-    drawing = graph_view(captured("twice").record, depth=2).drawing
+    drawing = graph_view(capture_of_model("twice").record, depth=2).drawing
     assert not any("unlike" in line for box in (*drawing.boxes, *drawing.clusters) for line in box.details)
 
 

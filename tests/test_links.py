@@ -16,7 +16,7 @@ from cabw_viz.views.links import check_links, link
 from cabw_viz.views.render import graph_view, run_dot
 from cabw_viz.views.svg import joined_words, self_contained
 from tests import records
-from tests.module_models import captured
+from tests.module_models import capture_of_model
 
 CODE = "vscode://file/{file}:{line}"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -76,7 +76,7 @@ def test_a_files_name_fills_its_place_and_nothing_else(name, number):
 
 @pytest.mark.dot
 def test_boxes_lead_to_the_lines_of_their_forward():
-    record = captured("twice").record
+    record = capture_of_model("twice").record
     for level in ("module", "autograd", "fx"):
         view = graph_view(record, level, links=CODE)
         root = ET.fromstring(view.svg())
@@ -94,7 +94,7 @@ def test_boxes_lead_to_the_lines_of_their_forward():
 
 @pytest.mark.dot
 def test_the_pieces_of_a_line_are_one_text_and_say_the_same():
-    view = graph_view(captured("tied").record, color_by="bytes")
+    view = graph_view(capture_of_model("tied").record, color_by="bytes")
     painted = run_dot(view.source, "svg").decode()
 
     def said(svg):
@@ -131,7 +131,7 @@ GAPS = """(tag) => [...document.querySelectorAll('text')].flatMap((text) => {
 def test_in_a_browser_no_gap_is_between_the_pieces_of_a_name(tmp_path):
     from tests.inspector.opened import chromium
 
-    view = graph_view(captured("tied").record, "autograd")
+    view = graph_view(capture_of_model("tied").record, "autograd")
     view.save(tmp_path / "graph.svg")
     with chromium() as browser:
         page = browser.new_page(color_scheme="dark")

@@ -16,6 +16,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import bitwise_equal, metadata_differences
 from cabw_viz.runtime.gradient_snapshots import Gradient, strides_of
 from tests import corpus
+from tests.captures import capture_of
 from tests.corpus import load, observe
 from tests.test_audit import PROGRAMS
 from tests.test_corpus import on_the_version_read
@@ -115,9 +116,8 @@ def test_programs_with_a_twist(program):
     """In-place writes to views, conjugated and complex tensors, sparse gradients, autocast, random numbers, hooks."""
     torch.manual_seed(0)
     loss = program()
-    with cabw_viz.capture() as session:
-        loss.backward()
-    assert_same_as_the_run(session[0], session[0].lower().gradients())
+    capture = capture_of(None, lambda: loss)
+    assert_same_as_the_run(capture, capture.lower().gradients())
 
 
 @pytest.mark.parametrize("run", ["compiled", "user"])
@@ -134,12 +134,11 @@ def test_a_compiled_run_is_lowered_too(run):
 def test_a_fault_in_the_lowered_graph_would_be_seen():
     """The comparison above fails where one op is another."""
     a = torch.randn(3, requires_grad=True)
-    with cabw_viz.capture({"a": a}) as session:
-        a.sin().sum().backward()
-    lowered = session[0].lower()
-    assert_same_as_the_run(session[0], lowered.gradients())
+    capture = capture_of({"a": a}, lambda: a.sin().sum())
+    lowered = capture.lower()
+    assert_same_as_the_run(capture, lowered.gradients())
     (cosine,) = lowered.graph.find_nodes(op="call_function", target=torch.ops.aten.cos.default)
     cosine.target = torch.ops.aten.sin.default
     lowered.recompile()
     with pytest.raises(AssertionError):
-        assert_same_as_the_run(session[0], lowered.gradients())
+        assert_same_as_the_run(capture, lowered.gradients())

@@ -12,6 +12,7 @@ import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import bitwise_equal
 from tests import definitions
+from tests.captures import capture_of
 from tests.test_lowering import assert_aten_alone, assert_same_as_the_run
 
 
@@ -54,11 +55,9 @@ OTHER_NODES_AT_ONE = {encoder}
 """Where eager's own forward makes other autograd nodes at batch size 1."""
 
 
-def captured(model, loss, data):
+def capture_without_grad(model, loss, data):
     model.zero_grad()
-    with cabw_viz.capture(model) as session:
-        loss(data).backward()
-    return session[0]
+    return capture_of(model, lambda: loss(data))
 
 
 def eager(model, loss, data):
@@ -79,45 +78,45 @@ def assert_same_bits(found, expected):
 def test_other_batch_sizes_give_eagers_gradients(make):
     torch.manual_seed(0)
     model, loss, data = make()
-    capture = captured(model, loss, data(3))
+    capture = capture_without_grad(model, loss, data(3))
     lowered = capture.lower()
     assert_aten_alone(lowered)
     assert_same_as_the_run(capture, lowered.gradients())
     for batch in (5, 2):
         sample = data(batch)
-        assert_same_bits(lowered.gradients(captured(model, loss, sample)), eager(model, loss, sample))
+        assert_same_bits(lowered.gradients(capture_without_grad(model, loss, sample)), eager(model, loss, sample))
     sample = data(1)
     if make in OTHER_NODES_AT_ONE:
         with pytest.raises(CabwError, match="that capture is of another backward: ops"):
-            lowered.gradients(captured(model, loss, sample))
+            lowered.gradients(capture_without_grad(model, loss, sample))
     else:
-        assert_same_bits(lowered.gradients(captured(model, loss, sample)), eager(model, loss, sample))
+        assert_same_bits(lowered.gradients(capture_without_grad(model, loss, sample)), eager(model, loss, sample))
 
 
 def test_untied_sizes_give_the_same_where_batch_and_width_are_equal_by_chance():
     torch.manual_seed(0)
     model, loss, data = perceptron()
-    capture = captured(model, loss, data(8))
+    capture = capture_without_grad(model, loss, data(8))
     with pytest.raises(CabwError, match=r"is 8 \(.*\), but inputs_\d+\.shape\[0\] is 5 \(") as told:
-        capture.lower().gradients(captured(model, loss, data(5)))
+        capture.lower().gradients(capture_without_grad(model, loss, data(5)))
     assert "Expected: equal sizes" in str(told.value)
     assert "cap.lower(tied=False)" in str(told.value)
     lowered = capture.lower(tied=False)
     for batch in (8, 5, 1):
         sample = data(batch)
-        assert_same_bits(lowered.gradients(captured(model, loss, sample)), eager(model, loss, sample))
+        assert_same_bits(lowered.gradients(capture_without_grad(model, loss, sample)), eager(model, loss, sample))
 
 
 def test_fixed_sizes_refuse_another_batch():
     torch.manual_seed(0)
     model, loss, data = perceptron()
     sample = data(4)
-    capture = captured(model, loss, sample)
+    capture = capture_without_grad(model, loss, sample)
     lowered = capture.lower(symbolic=False)
     assert_same_bits(lowered.gradients(), eager(model, loss, sample))
     assert lowered.guards == ()
     with pytest.raises(CabwError, match=r"inputs_1\.shape\[0\] is 5 .*\n?Expected: 4, as when captured"):
-        lowered.gradients(captured(model, loss, data(5)))
+        lowered.gradients(capture_without_grad(model, loss, data(5)))
 
 
 # -- whose each op is ----------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ def test_each_op_is_the_autograd_nodes_that_an_audit_says(make):
     """An audit sees ops as they run on watched tensors, node by node; it knows nothing of tracing."""
     torch.manual_seed(0)
     model, loss, data = make()
-    capture = captured(model, loss, data(3))
+    capture = capture_without_grad(model, loss, data(3))
     capture.lower(symbolic=False)
     frame = capture.audit()
     ran = Counter()
@@ -142,9 +141,7 @@ def test_each_op_is_the_autograd_nodes_that_an_audit_says(make):
 
 def test_each_node_keeps_module_and_line():
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    with cabw_viz.capture(model, lines=True) as session:
-        model(torch.randn(2, 4)).sum().backward()
-    capture = session[0]
+    capture = capture_of(model, lambda: model(torch.randn(2, 4)).sum(), lines=True)
     lowered = capture.lower()
     (tanh,) = lowered.graph.find_nodes(op="call_function", target=torch.ops.aten.tanh_backward.default)
     (row,) = (node for node in capture.record.autograd_nodes if node.name == "TanhBackward0")
@@ -161,7 +158,7 @@ def test_each_node_keeps_module_and_line():
     assert tanh.meta["nn_module_stack"] == {"1": ("1", "Tanh")}
     assert tanh.meta["stack_trace"].splitlines() == [
         f'  File "{row.line.file}", line {row.line.line}, in forward',
-        "    model(torch.randn(2, 4)).sum().backward()",
+        "    capture = capture_of(model, lambda: model(torch.randn(2, 4)).sum(), lines=True)",
         f"TanhBackward0 (NodeCall {row.number})",
     ]
     assert "test_lowering_models.py" in lowered.print_readable(print_output=False)
@@ -171,7 +168,7 @@ def test_each_node_keeps_module_and_line():
 def test_the_record_lists_the_graph():
     torch.manual_seed(0)
     model, loss, data = perceptron()
-    capture = captured(model, loss, data(3))
+    capture = capture_without_grad(model, loss, data(3))
     assert capture.results.lowered == ()
     lowered = capture.lower()
     rows, nodes = capture.results.lowered, list(lowered.graph.nodes)
@@ -191,7 +188,7 @@ def test_the_record_lists_the_graph():
 def test_two_lowerings_are_equal():
     torch.manual_seed(0)
     model, loss, data = perceptron()
-    capture = captured(model, loss, data(3))
+    capture = capture_without_grad(model, loss, data(3))
     first, rows = capture.lower().code, capture.results.lowered
     assert (capture.lower().code, capture.results.lowered) == (first, rows)
 
@@ -199,7 +196,7 @@ def test_two_lowerings_are_equal():
 def test_tied_parameters_and_returned_gradients():
     torch.manual_seed(0)
     model, loss, data = gpt2()
-    capture = captured(model, loss, data(2))
+    capture = capture_without_grad(model, loss, data(2))
     lowered = capture.lower(symbolic=False)
     assert "transformer.wte.weight = lm_head.weight" in lowered.leaves
     assert_same_as_the_run(capture, lowered.gradients())
@@ -223,19 +220,17 @@ SOLVERS = {
 def test_formulas_that_ask_a_saved_tensor_whether_it_wants_a_gradient(solver):
     torch.manual_seed(0)
     leaves = {"a": torch.randn(5, 5, requires_grad=True), "b": torch.randn(5, 2, requires_grad=True)}
-    with cabw_viz.capture(leaves) as session:
-        SOLVERS[solver](**leaves).sin().sum().backward()
+    capture = capture_of(leaves, lambda: SOLVERS[solver](**leaves).sin().sum())
     wanted = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
     assert set(wanted) == ({"b"} if solver == "solve_a_constant" else {"a", "b"})
-    assert_same_bits(session[0].lower().gradients(), wanted)
+    assert_same_bits(capture.lower().gradients(), wanted)
 
 
 def test_a_gradient_lost_on_stand_ins_is_no_lowered_graph(monkeypatch):
     a, b = torch.eye(5, requires_grad=True), torch.randn(5, 2, requires_grad=True)
-    with cabw_viz.capture({"a": a, "b": b}) as session:
-        torch.linalg.solve(a, b).sum().backward()
+    capture = capture_of({"a": a, "b": b}, lambda: torch.linalg.solve(a, b).sum())
     monkeypatch.setattr("cabw_viz.replay.lowering.trace._with_requires_grad", lambda _, stand_ins: stand_ins)
     with pytest.raises(CabwError, match=r"on stand-ins nothing flows to a\.") as error:
-        session[0].lower()
+        capture.lower()
     assert error.value.expected
     assert error.value.try_

@@ -14,26 +14,17 @@ from torch import nn
 import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.replay.lowering.lowered import Lowered
+from tests.captures import capture_of, capture_of_run, leaf
 from tests.test_lowering import assert_same_as_the_run
 
 KEPT = torch.arange(12.0).view(4, 3)
-
-
-def leaf(*shape, **options):
-    return torch.randn(*shape, **options).requires_grad_()
-
-
-def captured(run, **options):
-    with cabw_viz.capture(**options) as session:
-        run()
-    return session[0]
 
 
 def hooked(hook, **options):
     """A backward in which one hook sees the gradient of a product."""
     product = leaf(4, 3) * 2
     product.register_hook(hook)
-    return captured(lambda: product.sin().sum().backward(), **options)
+    return capture_of(None, lambda: product.sin().sum(), **options)
 
 
 # -- hooks and Functions -------------------------------------------------------------------------------------
@@ -68,14 +59,14 @@ REFUSED = {
 def test_what_hooks_may_not_do(name):
     hook, reason = REFUSED[name]
     product = leaf(4, 3) * 2
-    capture = captured(lambda: product.sin().sum().backward(retain_graph=True))
+    capture = capture_of_run(None, lambda: product.sin().sum().backward(retain_graph=True))
     handle = product.register_hook(hook)
     if name == "a mistake":  # the user's own run would fail: only the trace is of interest
         with cabw_viz.capture() as session, pytest.raises(RuntimeError, match="mat1 and mat2"):
             product.sin().sum().backward()
         capture = session[0]
     else:
-        capture = captured(lambda: product.sin().sum().backward())
+        capture = capture_of(None, lambda: product.sin().sum())
     handle.remove()
     with pytest.raises(CabwError) as told:
         capture.lower()
@@ -148,7 +139,7 @@ class Mean(torch.autograd.Function):
 
 def mean(rows, scale=None):
     w = nn.Parameter(torch.ones(3))
-    return captured(lambda: Mean.apply(torch.ones(rows, 3) * w, scale).sum().backward(), subject={"w": w})
+    return capture_of({"w": w}, lambda: Mean.apply(torch.ones(rows, 3) * w, scale).sum())
 
 
 def test_numbers_that_a_function_keeps_are_those_of_its_own_capture():
@@ -179,7 +170,7 @@ def test_tensors_that_a_function_keeps_are_constants_of_its_own_capture():
 def test_what_hooks_packed_is_an_input():
     with torch.autograd.graph.save_on_cpu():
         result = leaf(4, 3).sin().exp()
-    capture = captured(lambda: result.sum().backward())
+    capture = capture_of(None, lambda: result.sum())
     lowered = capture.lower()
     assert [node.name for node in lowered.graph.find_nodes(op="placeholder")][-2:] == ["packed_0", "packed_1"]
     assert lowered.constants == ()
@@ -189,7 +180,7 @@ def test_what_hooks_packed_is_an_input():
 def test_inputs_that_are_written_to_stay_as_they_are():
     b = leaf(4, 3).sin()
     b.register_hook(lambda g: (g.mul_(2), None)[1])
-    capture = captured(lambda: b.backward(torch.ones(4, 3)), snapshot=True)
+    capture = capture_of_run(None, lambda: b.backward(torch.ones(4, 3)), snapshot=True)
     lowered = capture.lower()
     for _ in range(2):
         assert_same_as_the_run(capture, lowered.gradients())
@@ -207,7 +198,7 @@ def test_random_numbers_are_those_of_the_captured_run():
         def backward(ctx, g):
             return nn.functional.dropout(g) + torch.rand_like(g)
 
-    capture = captured(lambda: Noisy.apply(leaf(4, 3)).sum().backward())
+    capture = capture_of(None, lambda: Noisy.apply(leaf(4, 3)).sum())
     lowered = capture.lower()
     state = torch.get_rng_state()
     assert_same_as_the_run(capture, lowered.gradients())
@@ -236,7 +227,7 @@ def test_formulas_that_go_another_way_when_traced(program):
     """`prod_backward` and `masked_fill_backward` in torch/csrc/autograd/FunctionsManual.cpp, behind
     `areAnyTensorSubclassLike`, which holds in any trace: same gradient, other ops, hence other last bits."""
     a = leaf(4, 3)
-    capture = captured(lambda: program(a).backward(), subject={"a": a})
+    capture = capture_of({"a": a}, lambda: program(a))
     torch.testing.assert_close(capture.lower().gradients(), {"a": a.grad})
 
 
@@ -298,7 +289,7 @@ def test_what_the_trace_took_for_granted_is_checked():
 def test_guards_beyond_one_dimension_are_told_in_full():
     w = nn.Parameter(torch.randn(4, 3))
     x = torch.randn(6, 3)
-    capture = captured(lambda: (x.view(-1, 2, 3) * w[:2]).view(-1, 3)[:4].sum().backward(), subject={"w": w})
+    capture = capture_of({"w": w}, lambda: (x.view(-1, 2, 3) * w[:2]).view(-1, 3)[:4].sum())
     lowered = capture.lower()
     assert lowered.gradients().keys() == {"w"}
     sizes = [node.name for node in lowered.graph.find_nodes(op="placeholder") if node.name.startswith("sizes")]
@@ -333,7 +324,7 @@ def test_a_condition_of_several_sizes():
 
 def test_another_backward_is_no_input():
     session, lowered = two_layers()
-    other = captured(lambda: leaf(3).sin().sum().backward())
+    other = capture_of(None, lambda: leaf(3).sin().sum())
     with pytest.raises(CabwError, match="that capture is of another backward"):
         lowered.gradients(other)
     with pytest.raises(CabwError, match=r"gradients\(\) was called with a Session"):
@@ -391,12 +382,11 @@ def test_copies_pickles_and_compilers_take_it():
 def test_lowering_writes_nothing():
     model = nn.Linear(3, 2)
     x = torch.randn(4, 3)
-    with cabw_viz.capture(model) as session:
-        model(x).sum().backward()
+    capture = capture_of(model, lambda: model(x).sum())
     before = [p.grad.clone() for p in model.parameters()]
     versions = [p._version for p in model.parameters()]
     state, entry = torch.get_rng_state(), torch.autograd._engine_run_backward
-    session[0].lower()
+    capture.lower()
     assert all(map(torch.equal, before, [p.grad for p in model.parameters()]))
     assert versions == [p._version for p in model.parameters()]
     assert torch.equal(state, torch.get_rng_state())
@@ -404,7 +394,7 @@ def test_lowering_writes_nothing():
     with torch.no_grad():
         x.mul_(2)
     with pytest.raises(CabwError, match="changed in place since the backward was captured"):
-        session[0].lower()
+        capture.lower()
 
 
 def test_without_a_graph_there_is_nothing_to_lower():

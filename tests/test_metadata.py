@@ -17,13 +17,10 @@ from cabw_viz.tracing.ivalue_packer import DTYPES, LAYOUTS, MEMORY_FORMATS, pack
 from cabw_viz.tracing.metadata import MetadataReader
 from cabw_viz.tracing.saved_field_names import UNKNOWN, align
 from tests import corpus, records
+from tests.captures import Twice, capture_of, leaf
 from tests.corpus import observe
 from tests.test_corpus import on_the_version_read
 from tests.versions import read_on
-
-
-def leaf(*shape, **options):
-    return torch.randn(*shape, **options).requires_grad_()
 
 
 def record_of(result, dynamic=True):
@@ -184,21 +181,10 @@ def test_a_failed_trace_names_fields_without_their_values(monkeypatch):
 
     monkeypatch.setattr(compiled_autograd.AutogradCompilerInstance, "proxy_call_backward", failing)
     monkeypatch.setattr("cabw_viz.torch_adapter.check", lambda: None)  # of the signatures
-    with cabw_viz.capture() as session:
-        Twice.apply(leaf(4, 3)).pow(2.5).sum().backward()
-    record = session[0].record
+    capture = capture_of(None, lambda: Twice.apply(leaf(4, 3)).pow(2.5).sum())
+    record = capture.record
     assert record.failure is not None
     assert ("scalar", "2.5", "exponent") in baked(node_of(record, "PowBackward0"))
-
-
-class Twice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
 
 
 # -- against PyTorch's own numbers and names -----------------------------------------------------------------

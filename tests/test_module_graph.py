@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import networkx as nx
 import pytest
@@ -20,8 +16,8 @@ from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Edg
 from cabw_viz.views.render import MAX_BOXES, graph_view
 from tests import records
 from tests.inspector.blocks import Model, _record, transformer
-from tests.module_models import MODELS, captured
-from tests.test_dot import Parsed
+from tests.module_models import MODELS, capture_of_model
+from tests.test_dot import Parsed, outputs_of_two_processes
 
 OPTIONS = [{}, {"depth": 1}, {"depth": 2}, {"depth": 9}]
 
@@ -36,7 +32,7 @@ def box_of(drawing):
 
 @pytest.fixture(params=MODELS)
 def record(request):
-    return captured(request.param).record
+    return capture_of_model(request.param).record
 
 
 # ------------------------------------------------------------------------------------------- what any drawing must keep
@@ -102,7 +98,7 @@ def test_at_depth_one_a_box_is_what_the_table_says(record):
 
 
 def captured_frame(record):
-    return next(captured(name).nodes for name in MODELS if captured(name).record is record)
+    return next(capture_of_model(name).nodes for name in MODELS if capture_of_model(name).record is record)
 
 
 @st.composite
@@ -148,22 +144,22 @@ def test_a_transformer_of_48_layers_is_a_picture_for_people():
 
 @pytest.mark.dot
 def test_frames_stand_in_frames_as_modules_stand_in_modules():
-    view = graph_view(captured("tied").record, expand=["layers.2"])
+    view = graph_view(capture_of_model("tied").record, expand=["layers.2"])
     parsed = Parsed(view.source)
     titles = {c.title: c.id for c in view.drawing.clusters}
     inner = {parsed.nodes[n] for n in parsed.clusters[titles["layers.2"]]["nodes"]}
     outer = {parsed.nodes[n] for n in parsed.clusters[titles["layers"]]["nodes"]}
     assert inner < outer
     boxes = {box.id: box for box in view.drawing.boxes}
-    modules = {captured("tied").record.by_number[n].module for name in inner for n in boxes[name].nodes}
+    modules = {capture_of_model("tied").record.by_number[n].module for name in inner for n in boxes[name].nodes}
     assert all(f"{module}.".startswith("layers.2.") for module in modules)
 
 
 def test_a_module_called_twice_is_drawn_twice():
-    drawing = graph_view(captured("twice").record, depth=1).drawing
+    drawing = graph_view(capture_of_model("twice").record, depth=1).drawing
     titles = [box.title for box in drawing.boxes if box.kind == "group"]
     assert titles == ["shared (call 2)", "between", "shared (call 1)"]
-    record = captured("twice").record
+    record = capture_of_model("twice").record
     for box, visit in [(box, int(box.title[-2]) - 1) for box in drawing.boxes if "call" in box.title]:
         visits = {record.by_number[n].visit for n in box.nodes if record.by_number[n].kind != "accumulate_grad"}
         assert visits == {visit}
@@ -172,23 +168,23 @@ def test_a_module_called_twice_is_drawn_twice():
 
 
 def test_a_cell_of_an_unrolled_loop_stays_whole_and_says_how_often_it_was_called():
-    drawing = graph_view(captured("unrolled").record, depth=1).drawing
+    drawing = graph_view(capture_of_model("unrolled").record, depth=1).drawing
     cell = next(box for box in drawing.boxes if box.title == "cell")
     assert "6 calls" in cell.details
     assert not any(arrow.back for arrow in drawing.arrows)
 
 
 def test_modules_called_in_turn_make_a_circle_that_is_drawn_as_one():
-    drawing = graph_view(captured("turns").record, depth=1).drawing
+    drawing = graph_view(capture_of_model("turns").record, depth=1).drawing
     first, second = (next(box.id for box in drawing.boxes if box.title == title) for title in ("first", "second"))
     arrows = {(arrow.source, arrow.target): arrow for arrow in drawing.arrows}
     assert (arrows[second, first].count, arrows[second, first].back) == (6, False)
     assert (arrows[first, second].count, arrows[first, second].back) == (5, True)
-    assert "constraint=false" in graph_view(captured("turns").record, depth=1).source
+    assert "constraint=false" in graph_view(capture_of_model("turns").record, depth=1).source
 
 
 def test_a_list_of_modules_is_one_thing_even_if_something_is_done_between_them():
-    drawing = graph_view(captured("checkpointed").record, depth=1).drawing
+    drawing = graph_view(capture_of_model("checkpointed").record, depth=1).drawing
     titles = [box.title for box in drawing.boxes]
     assert titles.count("blocks") == 1
     assert not any("of 3" in title for title in titles)
@@ -231,22 +227,22 @@ def test_few_calls_are_drawn_one_by_one_and_many_as_a_circle(count):
 
 
 def test_a_parameter_shared_between_modules_joins_them():
-    record = captured("tied").record
+    record = capture_of_model("tied").record
     drawing = graph_view(record, depth=1).drawing
     ids = {box.title: box.id for box in drawing.boxes}
     assert any((arrow.source, arrow.target) == (ids["head"], ids["embed"]) for arrow in drawing.arrows)
 
 
 def test_what_is_worth_knowing_is_said_of_a_closed_module():
-    drawing = graph_view(captured("rows").record, depth=1).drawing
+    drawing = graph_view(capture_of_model("rows").record, depth=1).drawing
     assert any("3 calls" in box.details for box in drawing.boxes if box.title == "inner")
     (around,) = [box for box in drawing.boxes if box.title == "CopySlices · DoubleBackward"]
     assert around.details == ("6 nodes",)
     nested = replace(
-        captured("rows").record,
+        capture_of_model("rows").record,
         autograd_nodes=tuple(
             replace(n, module=f"m.{n.module}".rstrip("."), module_class=n.module_class or "M") if n.number else n
-            for n in captured("rows").record.autograd_nodes
+            for n in capture_of_model("rows").record.autograd_nodes
         ),
     )
     (box,) = [box for box in graph_view(nested, depth=1).drawing.boxes if box.title == "m"]
@@ -255,7 +251,7 @@ def test_what_is_worth_knowing_is_said_of_a_closed_module():
 
 
 def test_hooks_are_counted_on_the_boxes_that_have_them():
-    record = captured("hooked").record
+    record = capture_of_model("hooked").record
     drawing = graph_view(record, depth=1, expand=["2"]).drawing
     hooked = {node.number for node in record.autograd_nodes if node.hooks}
     assert len(hooked) == 1
@@ -314,7 +310,7 @@ def test_without_modules_a_long_backward_is_drawn_by_lines():
 
 
 def test_depth_goes_as_far_as_can_be_read():
-    record = captured("tied").record
+    record = capture_of_model("tied").record
     counts = [len(graph_view(record, depth=depth).drawing.boxes) for depth in range(1, 6)]
     assert counts == sorted(counts)
     assert len(graph_view(record).drawing.boxes) == max(count for count in counts if count <= 30)
@@ -323,14 +319,14 @@ def test_depth_goes_as_far_as_can_be_read():
 @pytest.mark.parametrize("depth", [0, -1, 1.5, True, "2"])
 def test_a_depth_that_is_none(depth):
     with pytest.raises(CabwError, match=r"depth=.* is no depth"):
-        graph_view(captured("tied").record, depth=depth)
+        graph_view(capture_of_model("tied").record, depth=depth)
 
 
 def test_names_that_are_not_there_are_answered_with_names_that_are():
     with pytest.raises(CabwError, match=r"(?s)expand names 'layers\.7'.*'layers\.3'"):
-        graph_view(captured("tied").record, expand=["layers.7"])
+        graph_view(capture_of_model("tied").record, expand=["layers.7"])
     with pytest.raises(CabwError, match=r"expand=\['layers\.3'\]"):
-        graph_view(captured("tied").record, expand="layers.3")
+        graph_view(capture_of_model("tied").record, expand="layers.3")
 
 
 @pytest.mark.parametrize(
@@ -344,7 +340,7 @@ def test_names_that_are_not_there_are_answered_with_names_that_are():
 )
 def test_options_of_another_level_are_refused(level, options):
     with pytest.raises(CabwError, match=f"was given for level='{level}', where it means nothing"):
-        graph_view(captured("tied").record, level, **options)
+        graph_view(capture_of_model("tied").record, level, **options)
 
 
 def test_too_many_boxes_are_answered_with_what_to_ask_for():
@@ -380,17 +376,8 @@ def test_the_same_record_gives_the_same_bytes_in_another_process():
         "from tests.inspector.blocks import transformer; from cabw_viz.views.render import graph_view;"
         "print(graph_view(transformer(3), expand=['layers.1'], color_by='bytes').source)"
     )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-            cwd=Path(__file__).parents[1],
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert runs[0] == runs[1] != b""
+    one, other = outputs_of_two_processes(code)
+    assert one == other != b""
 
 
 @pytest.mark.dot
@@ -414,7 +401,7 @@ def test_names_of_modules_do_not_get_out_of_their_labels():
 
 def test_a_tree_holds_every_node_at_every_depth():
     for name in MODELS:
-        record = captured(name).record
+        record = capture_of_model(name).record
         tree = module_tree(record).root
         todo = [tree]
         while todo:

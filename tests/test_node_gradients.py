@@ -13,12 +13,7 @@ import cabw_viz
 from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.runtime.gradient_snapshots import Fingerprint, Gradient, fingerprint
 from cabw_viz.tracing import node_gradients
-
-
-def captured(subject, loss, **options):
-    with cabw_viz.capture(subject, **options) as session:
-        loss().backward()
-    return session[0]
+from tests.captures import OverwritesGradient, capture_of
 
 
 def numbers(capture):
@@ -64,7 +59,7 @@ def test_they_are_those_of_an_independent_run():
     loss.backward()
 
     net, loss = build()
-    capture = captured(net, lambda: loss)
+    capture = capture_of(net, lambda: loss)
     kept, names = (
         capture._captured.state.node_gradients,
         {node.number: node.name for node in capture.record.autograd_nodes},
@@ -85,7 +80,7 @@ def test_accumulation_in_place_does_not_reach_the_copies():
         product = w * 2
         return (product.sin() + product.cos() + product.exp()).sum()
 
-    capture = captured({"w": w}, loss)
+    capture = capture_of({"w": w}, loss)
     kept, number = capture._captured.state.node_gradients, numbers(capture)
     two = torch.tensor(2.0)
     torch.testing.assert_close(kept.outputs[number["SinBackward0"]][0].value, two.cos().expand(4))
@@ -99,22 +94,11 @@ def test_accumulation_in_place_does_not_reach_the_copies():
 def test_a_gradient_changed_behind_autograds_back_is_kept_as_it_was():
     """A custom Function writes to what it gets, past the version counter, while another node still waits for that."""
 
-    class Spoils(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, g):
-            result = g * 1.0
-            g.data.mul_(100)
-            return result
-
     w, v = (torch.ones(300, requires_grad=True) for _ in range(2))
-    capture = captured({"w": w, "v": v}, lambda: (v.neg() + Spoils.apply(w)).mul(0.5).sum())
+    capture = capture_of({"w": w, "v": v}, lambda: (v.neg() + OverwritesGradient.apply(w)).mul(0.5).sum())
     kept, number = capture._captured.state.node_gradients, numbers(capture)
     assert [float(part.value[0]) for part in kept.outputs[number["AddBackward0"]]] == [0.5, 0.5]
-    assert float(kept.inputs[number["SpoilsBackward"]][0].value[0]) == 0.5
+    assert float(kept.inputs[number["OverwritesGradientBackward"]][0].value[0]) == 0.5
     assert float(kept.inputs[number["NegBackward0"]][0].value[0]) == -float(v.grad[0])
 
 
@@ -135,7 +119,7 @@ def test_of_a_call_of_grad(double):
 
 def test_what_flows_on_unchanged_is_kept_once():
     x = torch.randn(100, 100, requires_grad=True)
-    capture = captured({"x": x}, lambda: (x.t() + 1).reshape(10_000).mul(2).sum())
+    capture = capture_of({"x": x}, lambda: (x.t() + 1).reshape(10_000).mul(2).sum())
     kept = capture._captured.state.node_gradients
     # One for the product; the sum's is a single number that is expanded, and all others are views.
     assert kept.bytes <= 40_000 + 100
@@ -144,7 +128,7 @@ def test_what_flows_on_unchanged_is_kept_once():
 
 def test_above_max_bytes_fingerprints_stand_in_and_leaves_are_kept_in_full():
     x, y = (torch.randn(50, 50, requires_grad=True) for _ in range(2))
-    capture = captured({"x": x, "y": y}, lambda: (x.sin() @ y.cos()).square().sum(), max_bytes=25_000)
+    capture = capture_of({"x": x, "y": y}, lambda: (x.sin() @ y.cos()).square().sum(), max_bytes=25_000)
     kept, number = capture._captured.state.node_gradients, numbers(capture)
     assert kept.bytes <= 25_000
     assert isinstance(kept.outputs[number["PowBackward0"]][0], Gradient)
@@ -268,7 +252,7 @@ def test_a_node_that_takes_no_hook_of_ours_is_a_warning_too(monkeypatch):
     middle = w * 2
     middle.grad_fn.register_hook(lambda made, grads: None)
     with pytest.warns(CabwWarning, match="kept in part"):
-        captured({"w": w}, middle.sum)
+        capture_of({"w": w}, middle.sum)
     assert w.grad.tolist() == [2.0] * 3
 
 
@@ -279,7 +263,7 @@ def test_a_failure_of_ours_is_a_warning_and_the_backward_goes_on(monkeypatch):
     monkeypatch.setattr(node_gradients, "compact_copy", fails)
     w = torch.ones(3, requires_grad=True)
     with pytest.warns(CabwWarning, match=r"kept in part \(ZeroDivisionError at SumBackward0 \(#1\): planted\)"):
-        capture = captured({"w": w}, (w * 2).sum)
+        capture = capture_of({"w": w}, (w * 2).sum)
     assert w.grad.tolist() == [2.0] * 3
     for ask in (capture.parity, capture.divergence):
         with pytest.raises(CabwError, match="could not be kept: ZeroDivisionError"):

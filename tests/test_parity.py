@@ -10,7 +10,7 @@ from torch._dynamo import compiled_autograd
 
 import cabw_viz
 from cabw_viz.errors import CabwError
-from tests.test_capture import data, model
+from tests.captures import capture_of, data, faulty_once, model, session_of
 
 
 @contextlib.contextmanager
@@ -38,10 +38,8 @@ def deep():
     return net
 
 
-def captured(net, loss=lambda out: out.square().sum(), **options):
-    with cabw_viz.capture(net, **options) as session:
-        loss(net(data())).backward()
-    return session
+def capture_of_net(net, **options):
+    return capture_of(net, lambda: net(data()).square().sum(), **options)
 
 
 def verdicts(report):
@@ -56,69 +54,56 @@ def verdicts(report):
     [("TanhBackward0", ["0."]), ("SigmoidBackward0", ["0.", "2."]), ("GeluBackward0", ["0.", "2.", "4."])],
 )
 def test_a_faulty_node_is_seen_in_the_parameters_below_it_and_in_no_others(name, below):
-    session = captured(deep())
+    capture = capture_of_net(deep())
     with faulty(name, scaled):
-        report = session[0].parity()
+        report = capture.parity()
     expected = {f"{i}.{kind}": "bitwise" for i in (0, 2, 4) for kind in ("weight", "bias")}
     expected |= {key: "mismatch" for key in expected if key.startswith(tuple(below))}
     assert verdicts(report) == expected
     assert not report.ok
     assert report.worst.verdict == "mismatch"
-    assert session[0].parity().ok  # the fault was in that replay, not in the capture
+    assert capture.parity().ok  # the fault was in that replay, not in the capture
 
 
 def test_the_size_of_a_fault_is_told():
-    session = captured(deep())
+    capture = capture_of_net(deep())
     with faulty("TanhBackward0", scaled):
-        frame = session[0].parity().frame.set_index("parameter")
+        frame = capture.parity().frame.set_index("parameter")
     assert frame.loc["0.weight", "max_rel_err"] == pytest.approx(1e-3, rel=1e-3)
-    grad = session[0].replay()["0.weight"]
+    grad = capture.replay()["0.weight"]
     assert frame.loc["0.weight", "max_abs_err"] == pytest.approx(1e-3 * grad.abs().max().item(), rel=1e-3)
 
 
 def test_a_fault_in_the_eager_run_is_found_too():
     """A custom Function that multiplies by 1.001 in its first backward alone."""
 
-    class Once(torch.autograd.Function):
-        calls = 0
-
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, g):
-            Once.calls += 1
-            return g * 1.001 if Once.calls == 1 else g
-
     v, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
-    with cabw_viz.capture({"v": v, "w": w}) as session:
-        (Once.apply(w) + v).sum().backward()
-    assert verdicts(session[0].parity()) == {"v": "bitwise", "w": "mismatch"}
+    capture = capture_of({"v": v, "w": w}, lambda: (faulty_once().apply(w) + v).sum())
+    assert verdicts(capture.parity()) == {"v": "bitwise", "w": "mismatch"}
 
 
 def test_nan_from_a_node_is_nonfinite():
-    session = captured(deep())
+    capture = capture_of_net(deep())
     with faulty("TanhBackward0", lambda results: [r * float("nan") for r in results]):
-        report = session[0].parity()
+        report = capture.parity()
     assert verdicts(report)["0.weight"] == "nonfinite"
     assert verdicts(report)["2.weight"] == "bitwise"
     assert report.worst.verdict == "nonfinite"
 
 
 def test_a_gradient_that_only_one_side_has():
-    session = captured(deep())
-    state = session[0]._captured.state
-    index = [leaf.label for leaf in session[0].record.leaves].index("0.bias")
+    capture = capture_of_net(deep())
+    state = capture._captured.state
+    index = [leaf.label for leaf in capture.record.leaves].index("0.bias")
     kept = state.reference.pop(index)
-    assert verdicts(session[0].parity())["0.bias"] == "unexpected"
+    assert verdicts(capture.parity())["0.bias"] == "unexpected"
     state.reference[index] = kept
 
     def without_bias(results):
         return [None, *results[1:]]
 
     with faulty("AddmmBackward0", without_bias):
-        report = session[0].parity()
+        report = capture.parity()
     expected = {
         f"{i}.{kind}": verdict for i in (0, 2, 4) for kind, verdict in (("weight", "bitwise"), ("bias", "missing"))
     }
@@ -127,11 +112,11 @@ def test_a_gradient_that_only_one_side_has():
 
 
 def test_tolerances_are_the_dtypes_and_can_be_given():
-    session = captured(deep())
+    capture = capture_of_net(deep())
     with faulty("TanhBackward0", lambda results: [r * (1 + 3e-6) for r in results]):
-        default = session[0].parity()
-        strict = session[0].parity(rtol=0.0, atol=0.0)
-        loose = session[0].parity(rtol=1e-2, atol=1e-2)
+        default = capture.parity()
+        strict = capture.parity(rtol=0.0, atol=0.0)
+        loose = capture.parity(rtol=1e-2, atol=1e-2)
     assert verdicts(default)["0.weight"] == "within_tolerance"
     assert default.ok
     assert verdicts(strict)["0.weight"] == "mismatch"
@@ -144,31 +129,30 @@ def test_tolerances_are_the_dtypes_and_can_be_given():
 
 def test_a_parameter_changed_in_place_is_refused_by_name():
     net = model()
-    session = captured(net)
+    capture = capture_of_net(net)
     with torch.no_grad():
         net[2].weight.add_(1)
     with pytest.raises(CabwError, match=r"^2\.weight .*changed in place.*version 1 then, 2 now") as error:
-        session[0].parity()
+        capture.parity()
     assert "snapshot=True" in str(error.value)
 
 
 def test_a_bias_that_is_only_accumulated_into_counts_too():
     net = model()
-    session = captured(net)
+    capture = capture_of_net(net)
     with torch.no_grad():
         net[0].bias.mul_(2)
     with pytest.raises(CabwError, match=r"^0\.bias \(8,\) was changed"):
-        session[0].parity()
+        capture.parity()
 
 
 def test_an_unnamed_saved_tensor_changed_in_place_is_refused_with_its_node():
     w = torch.ones(3, requires_grad=True)
     x = torch.ones(3)
-    with cabw_viz.capture({"w": w}) as session:
-        (w * x).sum().backward()
+    capture = capture_of({"w": w}, lambda: (w * x).sum())
     x.add_(1)
     with pytest.raises(CabwError, match=r"inputs\[\d\] \(3,\), saved by MulBackward0 \(#2\)"):
-        session[0].parity()
+        capture.parity()
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -209,10 +193,10 @@ def test_an_optimizer_in_a_hook_is_not_stepped_again():
 
     for p in net.parameters():
         p.register_post_accumulate_grad_hook(step)
-    session = captured(net, snapshot=True)
+    capture = capture_of_net(net, snapshot=True)
     assert len(steps) == 4
     after = [p.detach().clone() for p in net.parameters()]
-    report = session[0].parity()
+    report = capture.parity()
     assert report.ok
     assert len(steps) == 4
     assert all(p.grad is None for p in net.parameters())
@@ -222,11 +206,11 @@ def test_an_optimizer_in_a_hook_is_not_stepped_again():
 
 def test_nothing_is_written_by_a_replay():
     net = model()
-    session = captured(net)
+    capture = capture_of_net(net)
     grads = [p.grad.clone() for p in net.parameters()]
     versions = [(p._version, p.grad._version) for p in net.parameters()]
-    session[0].parity()
-    session[0].replay()
+    capture.parity()
+    capture.replay()
     assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), grads, strict=True))
     assert [(p._version, p.grad._version) for p in net.parameters()] == versions
 
@@ -256,7 +240,8 @@ def test_hooks_run_again_or_are_left_out_or_refused():
 
 
 def test_parity_after_close_is_refused():
-    session = captured(model())
+    net = model()
+    session = session_of(net, lambda: net(data()).sum().backward())
     session.close()
     assert session.closed
     with pytest.raises(CabwError, match="was closed"):
@@ -265,10 +250,10 @@ def test_parity_after_close_is_refused():
 
 def test_parity_without_reference_is_refused():
     with pytest.raises(CabwError, match='gradients="none"'):
-        captured(model(), gradients="none")[0].parity()
+        capture_of_net(model(), gradients="none").parity()
     with pytest.raises(CabwError, match='gradients="none"'):
-        captured(model(), gradients="none", run="compiled")[0].parity()
-    assert captured(model(), gradients="none")[0].replay().keys() == dict(model().named_parameters()).keys()
+        capture_of_net(model(), gradients="none", run="compiled").parity()
+    assert capture_of_net(model(), gradients="none").replay().keys() == dict(model().named_parameters()).keys()
 
 
 def test_a_replay_that_pytorch_cannot_do_names_the_node():
@@ -285,35 +270,34 @@ def test_a_replay_that_pytorch_cannot_do_names_the_node():
             return g
 
     w = torch.ones(3, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        Queues.apply(w).sum().backward()
+    capture = capture_of({"w": w}, lambda: Queues.apply(w).sum())
     with pytest.raises(CabwError, match=r"QueuesBackward \(#2\), graph node call_backward raised RuntimeError"):
-        session[0].parity()
+        capture.parity()
 
 
 def test_existing_gradients_do_not_confuse_a_compiled_run():
     net = model()
     net(data()).sum().backward()
     for run in ("compiled", "eager"):
-        assert captured(net, run=run)[0].parity().ok
+        assert capture_of_net(net, run=run).parity().ok
     with compiled_autograd._enable(lambda gm: gm):
-        report = captured(net)[0].parity()
+        report = capture_of_net(net).parity()
     assert report.ok, report
 
 
 def test_what_is_compared_with_what_is_said():
-    report = captured(model())[0].parity()
+    report = capture_of_net(model()).parity()
     assert report.comparison.reference == "your own eager run, on cpu in float32"
     graph = "the captured graph run again, op by op on eager kernels, on cpu in float32"
     assert report.comparison.candidate == graph
-    compiled = captured(model(), run="compiled")[0].parity()
+    compiled = capture_of_net(model(), run="compiled").parity()
     assert "through compiled autograd" in compiled.comparison.candidate
     for text in (repr(report), report._repr_html_()):
         assert "your own eager run" in text
 
 
 def test_frame_columns():
-    frame = captured(model())[0].parity().frame
+    frame = capture_of_net(model()).parity().frame
     first = ["parameter", "verdict", "max_abs_err", "max_rel_err", "shape", "dtype"]
     assert list(frame.columns[:6]) == first
     assert list(frame["shape"]) == [(2, 8), (8, 4), (8,), (2,)]
@@ -352,14 +336,13 @@ def test_real_definitions_are_bitwise_equal_to_eager(kind):
     plain = {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
     net.zero_grad()
     torch.manual_seed(2)
-    with cabw_viz.capture(net) as session:
-        net(input_ids=tokens, labels=tokens).loss.backward()
+    capture = capture_of(net, lambda: net(input_ids=tokens, labels=tokens).loss)
     for name, gradient in plain.items():
         assert torch.equal(gradient, dict(net.named_parameters())[name].grad), name
-    report = session[0].parity()
+    report = capture.parity()
     assert set(report.frame["verdict"]) == {"bitwise"}, report
     assert len(report.frame) == len(plain)
-    again = session[0].replay()
+    again = capture.replay()
     for name, gradient in plain.items():
         assert torch.equal(gradient, again[name]), name
 
@@ -370,14 +353,13 @@ def test_retained_gradients_stay_as_they_are(hooks):
     weight = torch.randn(3, 2, requires_grad=True)
     hidden = torch.randn(4, 3) @ weight
     hidden.retain_grad()
-    with cabw_viz.capture({"weight": weight}) as session:
-        hidden.square().sum().backward()
+    capture = capture_of({"weight": weight}, lambda: hidden.square().sum())
     kept, before = hidden.grad, hidden.grad.clone()
-    report = session[0].parity(hooks=hooks)
+    report = capture.parity(hooks=hooks)
     assert report.comparison.rows[0].verdict == "bitwise"
     assert "in the replay 1 gradient kept by retain_grad() stayed as it was" in report.comparison.notes
-    assert session[0].parity(backend="aot_eager", hooks=hooks).ok
-    assert session[0].divergence(hooks=hooks).ok
-    assert torch.equal(session[0].lower(hooks=hooks).gradients()["weight"], weight.grad)
+    assert capture.parity(backend="aot_eager", hooks=hooks).ok
+    assert capture.divergence(hooks=hooks).ok
+    assert torch.equal(capture.lower(hooks=hooks).gradients()["weight"], weight.grad)
     assert hidden.grad is kept
     assert torch.equal(kept, before)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics import measures
 from cabw_viz.numerics.constants import FULL_LIMITS, HALF_LIMITS
@@ -17,6 +16,7 @@ from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
 from cabw_viz.numerics.precision import Precision, precision_of_sides
 from cabw_viz.replay import interpreter
 from cabw_viz.replay.parity import noise_runs
+from tests.captures import capture_of, faulty_once
 from tests.test_parity import faulty, verdicts
 
 
@@ -34,19 +34,22 @@ def transformer(dtype):
     return nn.Sequential(layer, nn.Linear(64, 32)).to(dtype), torch.randn(8, 16, 64, dtype=dtype)
 
 
-def captured(built):
+def capture_of_weighted(built):
+    """The capture of a sum in which every output has another weight."""
     model, x = built
-    with cabw_viz.capture(model) as session:
+
+    def loss():
         out = model(x)
-        (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape).to(out.dtype)).sum().backward()
-    return session[0]
+        return (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape).to(out.dtype)).sum()
+
+    return capture_of(model, loss)
 
 
 # --------------------------------------------------------------------------------------------------- noise or fault
 
 
 def test_a_gradient_that_should_be_zero_is_noise_and_the_others_are_held_to_their_precision():
-    report = captured(convolutions()).parity(dtype="float64")
+    report = capture_of_weighted(convolutions()).parity(dtype="float64")
     found = verdicts(report)
     assert report.ok
     assert {name for name, verdict in found.items() if verdict == "within_noise"} == {"0.bias", "3.bias"}
@@ -58,7 +61,7 @@ def test_a_gradient_that_should_be_zero_is_noise_and_the_others_are_held_to_thei
 
 @pytest.mark.parametrize("factor", [1 + 1e-3, 1 - 1e-3, 1.5, -1.0])
 def test_a_factor_is_a_fault(factor):
-    capture = captured(convolutions())
+    capture = capture_of_weighted(convolutions())
     with faulty("ConvolutionBackward0", lambda results: [None if r is None else r * factor for r in results]):
         report = capture.parity()
     assert verdicts(report)["3.weight"] == "mismatch"
@@ -77,7 +80,7 @@ def test_a_factor_is_a_fault(factor):
 def test_other_faults(change, dtype):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)).to(dtype)
-    capture = captured((model, torch.randn(32, 16, dtype=dtype)))
+    capture = capture_of_weighted((model, torch.randn(32, 16, dtype=dtype)))
     with faulty(
         "AddmmBackward0", lambda results: [change(r) if r is not None and r.dim() == 2 else r for r in results]
     ):
@@ -88,7 +91,7 @@ def test_other_faults(change, dtype):
 @pytest.mark.parametrize("build", [transformer, convolutions])
 def test_one_percent_in_bfloat16_is_told_from_rounding(build):
     """torch.testing's tolerance of bfloat16 is 1.6%: a factor of 1.01 would pass by it."""
-    capture = captured(build(torch.bfloat16))
+    capture = capture_of_weighted(build(torch.bfloat16))
     clean = capture.parity(dtype="float32", exact=True)
     assert clean.ok, clean
     assert set(clean.frame["verdict"]) != {"bitwise"}
@@ -101,7 +104,7 @@ def test_one_percent_in_bfloat16_is_told_from_rounding(build):
 
 
 def test_a_coarser_dtype_is_judged_by_its_own_rounding():
-    report = captured(transformer(torch.float32)).parity(dtype="bfloat16")
+    report = capture_of_weighted(transformer(torch.float32)).parity(dtype="bfloat16")
     assert report.ok, report
     assert report.comparison.tolerances[0][0] == "torch.bfloat16"
 
@@ -110,33 +113,19 @@ def test_what_rounding_the_saved_values_does_is_no_fault(monkeypatch):
     """A saved factor of 1.0038 becomes 1 in bfloat16: the whole gradient is smaller, by more than results round."""
     torch.manual_seed(0)
     w, factor = torch.randn(20000, requires_grad=True), torch.full((20000,), 1.0038)
-    with cabw_viz.capture({"w": w}) as session:
-        (w * factor).sin().sum().backward()
-    report = session[0].parity(dtype="bfloat16")
+    capture = capture_of({"w": w}, lambda: (w * factor).sin().sum())
+    report = capture.parity(dtype="bfloat16")
     assert report.ok, report
     monkeypatch.setattr(noise_runs.NoiseRuns, "_round_inputs", lambda self, precision: None)
-    assert not session[0].parity(dtype="bfloat16").ok
+    assert not capture.parity(dtype="bfloat16").ok
 
 
 def test_something_in_place_of_nothing_is_a_fault():
     """A gradient of zero, to the last bit: no rounding makes 1e-9 of it."""
 
-    class Once(torch.autograd.Function):
-        calls = 0
-
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, g):
-            Once.calls += 1
-            return g * 0 + 1e-9 if Once.calls == 1 else g * 0
-
     w = torch.randn(8, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        Once.apply(w).sin().sum().backward()
-    frame = session[0].parity().frame
+    capture = capture_of({"w": w}, lambda: faulty_once(lambda g: g * 0 + 1e-9, lambda g: g * 0).apply(w).sin().sum())
+    frame = capture.parity().frame
     assert frame.loc[0, "verdict"] == "mismatch"
     assert frame.loc[0, "reference_err"] == math.inf
     assert frame.loc[0, "candidate_err"] == 0
@@ -145,23 +134,10 @@ def test_something_in_place_of_nothing_is_a_fault():
 def test_a_fault_of_the_reference_is_a_mismatch_too():
     """A custom Function that was wrong in the user's run alone: the candidate is near float64, the reference is not."""
 
-    class Once(torch.autograd.Function):
-        calls = 0
-
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, g):
-            Once.calls += 1
-            return g * 1.001 if Once.calls == 1 else g
-
     torch.manual_seed(0)
     w = torch.randn(64, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        Once.apply(w).sin().sum().backward()
-    frame = session[0].parity().frame
+    capture = capture_of({"w": w}, lambda: faulty_once().apply(w).sin().sum())
+    frame = capture.parity().frame
     assert frame.loc[0, "verdict"] == "mismatch"
     assert frame.loc[0, "candidate_err"] < 1e-6
     assert frame.loc[0, "reference_err"] == pytest.approx(1e-3, rel=1e-2)
@@ -171,7 +147,7 @@ def test_a_fault_of_the_reference_is_a_mismatch_too():
 
 
 def test_errors_are_those_against_the_float64_replay():
-    capture = captured(transformer(torch.float32))
+    capture = capture_of_weighted(transformer(torch.float32))
     with faulty("ReluBackward0", lambda results: [r * (1 + 1e-4) for r in results]):
         frame = capture.parity(dtype="float32", exact=False).frame.set_index("parameter")
     assert frame[["reference_err", "candidate_err"]].isna().all().all()
@@ -187,7 +163,7 @@ def test_errors_are_those_against_the_float64_replay():
 
 
 def test_no_float64_run_where_all_is_bitwise_unless_asked_for(monkeypatch):
-    capture, runs = captured(transformer(torch.float32)), []
+    capture, runs = capture_of_weighted(transformer(torch.float32)), []
     original = interpreter.GradientCollector.__init__
     monkeypatch.setattr(
         interpreter.GradientCollector, "__init__", lambda self, *args: (runs.append(1), original(self, *args))[1]
@@ -211,20 +187,19 @@ def test_where_there_is_no_float64_run_the_report_says_why():
             return grad @ weight.t() * state["factor"]
 
     x = torch.randn(2, 3, requires_grad=True)
-    with cabw_viz.capture({"x": x}) as session:
-        Multiplies.apply(x).sum().backward()
+    capture = capture_of({"x": x}, lambda: Multiplies.apply(x).sum())
     state["factor"] = 1.001
-    report = session[0].parity()
+    report = capture.parity()
     assert verdicts(report) == {"x": "mismatch"}
     assert any(
         n.startswith("no float64 run to judge by: ") and "MultipliesBackward" in n for n in report.comparison.notes
     )
     with pytest.raises(CabwError, match="MultipliesBackward"):
-        session[0].parity(exact=True)
+        capture.parity(exact=True)
 
 
 def test_bad_options():
-    capture = captured(transformer(torch.float32))
+    capture = capture_of_weighted(transformer(torch.float32))
     with pytest.raises(CabwError, match="exact='maybe'"):
         capture.parity(exact="maybe")
     with pytest.raises(CabwError, match=r"no measure 'angle'.*\n.*cosine, ulp, rms"):
@@ -260,11 +235,11 @@ def test_tf32_counts_as_half_precision():
     assert how.coarser == 2.0**13
     assert how.halves == (False, True)
     assert Precision(torch.bfloat16, torch.bfloat16, (True, True)).unit == torch.finfo(torch.bfloat16).eps
-    record = captured(convolutions()).record
+    record = capture_of_weighted(convolutions()).record
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     assert precision_of_sides(record, [torch.ones(1)], cuda).tf32 == (False, torch.backends.cudnn.allow_tf32)
     assert precision_of_sides(record, [torch.ones(1)], cpu).tf32 == (False, False)
-    plain = captured(transformer(torch.float32)).record
+    plain = capture_of_weighted(transformer(torch.float32)).record
     assert precision_of_sides(plain, [torch.ones(1)], cuda).tf32 == (False, False)
 
 
@@ -305,7 +280,7 @@ def test_ulp_by_hand(dtype):
 
 
 def test_measures_are_columns():
-    capture = captured(convolutions())
+    capture = capture_of_weighted(convolutions())
     frame = capture.parity(measures=("cosine", "ulp", "rms")).frame
     assert (frame["ulp"] == 0).all()
     assert frame["cosine"].to_numpy() == pytest.approx(1.0)

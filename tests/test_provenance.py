@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 import cabw_viz
 from cabw_viz.tracing.node_numbering import number_nodes
 from tests import leftovers
+from tests.captures import capture_of, data
 from tests.definitions import MODELS
 
 
@@ -46,17 +47,6 @@ class Function(nn.Module):
 
     def forward(self, *args):
         return self.function(self, *args)
-
-
-def data():
-    return torch.arange(12.0).reshape(3, 4) / 7
-
-
-def captured(subject, run, **options):
-    """The record of one backward from what `run()` returns."""
-    with cabw_viz.capture(subject, **options) as session:
-        run().sum().backward()
-    return session[0].record
 
 
 def made(record):
@@ -133,7 +123,7 @@ def test_every_node_is_in_the_module_that_hooks_find(name):
 
 
 def test_the_subject_itself_and_what_is_outside_of_any_module():
-    record = captured(net := Block(), lambda: net(data()).exp())
+    record = capture_of(net := Block(), lambda: net(data()).exp().sum()).record
     assert made(record) == [
         ("Sum", None, 0),
         ("Exp", None, 0),
@@ -153,7 +143,7 @@ def test_modules_that_the_subject_does_not_know_go_by_how_they_are_held():
         return nn.Sigmoid()(nn.Sequential(nn.Softplus())(x))
 
     net = Function(forward, held=[Block()], table={"b": nn.Linear(4, 4)}, hidden=(nn.Linear(4, 4),))
-    assert made(captured(net, lambda: net(data())))[1:] == [
+    assert made(capture_of(net, lambda: net(data()).sum()).record)[1:] == [
         ("Sigmoid", "(Sigmoid)", 0),
         ("Softplus", "(Sequential).0", 0),
         ("Add", "held[0]", 0),
@@ -170,7 +160,7 @@ def test_modules_that_the_subject_does_not_know_go_by_how_they_are_held():
 @pytest.mark.parametrize("subject", [None, {}])
 def test_without_a_module_as_subject_the_outermost_goes_by_its_class(subject):
     net = nn.Sequential(nn.Linear(4, 4), Block())
-    assert made(captured(subject, lambda: net(data())))[1:] == [
+    assert made(capture_of(subject, lambda: net(data()).sum()).record)[1:] == [
         ("Add", "(Sequential).1", 0),
         ("Tanh", "(Sequential).1.act", 0),
         ("Addmm", "(Sequential).1.lin", 0),
@@ -183,7 +173,9 @@ def test_without_a_module_as_subject_the_outermost_goes_by_its_class(subject):
 def test_a_module_registered_twice_goes_by_the_path_below_its_caller():
     shared = nn.Linear(4, 4)
     net = nn.Sequential(nn.Sequential(shared), nn.Sequential(nn.Tanh(), shared))
-    paths = [(name, path) for name, path, _ in made(captured(net, lambda: net(data()))) if name == "Addmm"]
+    paths = [
+        (name, path) for name, path, _ in made(capture_of(net, lambda: net(data()).sum()).record) if name == "Addmm"
+    ]
     assert paths == [("Addmm", "1.1"), ("Addmm", "0.0")]
 
 
@@ -205,7 +197,7 @@ def test_parametrized_modules_and_hooks_belong_to_their_module():
     net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Tanh())
     net[1].register_forward_pre_hook(lambda module, args: (args[0] * 2,))
     net[1].register_forward_hook(lambda module, args, output: output.exp())
-    found = {name: path for name, path, _ in made(captured(net, lambda: net(data())))}
+    found = {name: path for name, path, _ in made(capture_of(net, lambda: net(data()).sum()).record)}
     assert found["WeightNormInterface"] == "0.parametrizations.weight.0" or found["WeightNormInterface"].startswith(
         "0.param"
     )
@@ -215,7 +207,7 @@ def test_parametrized_modules_and_hooks_belong_to_their_module():
 def test_tied_parameters_and_their_modules():
     net = nn.ModuleDict({"embed": nn.Embedding(5, 4), "head": nn.Linear(4, 5, bias=False)})
     net["head"].weight = net["embed"].weight
-    record = captured(net, lambda: net["head"](net["embed"](torch.tensor([1, 2]))))
+    record = capture_of(net, lambda: net["head"](net["embed"](torch.tensor([1, 2]))).sum()).record
     (leaf,) = record.leaves
     assert leaf.names == ("embed.weight", "head.weight")
     assert record.by_number[leaf.autograd_node].module == "embed"
@@ -480,7 +472,7 @@ def test_what_is_compiled_belongs_to_the_module_that_was_running():
     net = nn.Sequential(Block(), Block())
     net[0].compile(backend="aot_eager")
     net[1] = torch.compile(net[1], backend="aot_eager")
-    record = captured(net, lambda: net(data()))
+    record = capture_of(net, lambda: net(data()).sum()).record
     torch._dynamo.reset()
     assert made(record) == [
         ("Sum", None, 0),
@@ -494,7 +486,7 @@ def test_what_is_compiled_belongs_to_the_module_that_was_running():
 def test_modules_run_as_they_are_inside_a_compiled_region_are_seen():
     torch._dynamo.reset()
     net = nn.Sequential(Block(), Block())
-    record = captured(net, lambda: _broken(net, "eager")(data()))
+    record = capture_of(net, lambda: _broken(net, "eager")(data()).sum()).record
     torch._dynamo.reset()
     found = made(record)
     assert Counter(path for _, path, _ in found)["0.act"] == 1  # the disabled call; the compiled ones are outside

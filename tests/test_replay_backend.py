@@ -14,6 +14,7 @@ from torch._dynamo.utils import counters
 import cabw_viz
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
+from tests.captures import capture_of
 
 
 def model():
@@ -21,13 +22,11 @@ def model():
     return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2))
 
 
-def captured(net=None, **options):
-    net = net or model()
+def net_and_capture():
+    net = model()
     torch.manual_seed(1)
     x = torch.randn(5, 4)
-    with cabw_viz.capture(net, **options) as session:
-        net(x).square().sum().backward()
-    return net, session[0]
+    return net, capture_of(net, lambda: net(x).square().sum())
 
 
 def gradients(net):
@@ -38,7 +37,7 @@ def gradients(net):
 
 
 def test_aot_eager_gives_the_same_bits_and_writes_nothing():
-    net, capture = captured()
+    net, capture = net_and_capture()
     before = {name: (gradient, gradient.clone()) for name, gradient in gradients(net).items()}
     report = capture.parity(backend="aot_eager")
     assert set(report.frame["verdict"]) == {"bitwise"}
@@ -50,7 +49,7 @@ def test_aot_eager_gives_the_same_bits_and_writes_nothing():
 
 def test_a_compiler_function_gets_the_captured_graph():
     """One argument: as compiled autograd's own compiler function. Accumulations are outputs of it."""
-    net, capture = captured()
+    net, capture = net_and_capture()
     seen = []
 
     def compiler(graph):
@@ -67,14 +66,14 @@ def test_a_compiler_function_gets_the_captured_graph():
 
 
 def test_torch_compile_itself_is_a_compiler_function():
-    net, capture = captured()
+    net, capture = net_and_capture()
     found = capture.replay(backend=lambda graph: torch.compile(graph, backend="eager"))
     assert all(torch.equal(found[name], grad) for name, grad in gradients(net).items())
 
 
 def test_a_backend_with_a_wrong_kernel_is_found():
     """Two arguments: a backend of torch.compile. This one scales what each matrix product gives by 1.001."""
-    _, capture = captured()
+    _, capture = net_and_capture()
     calls = []
 
     def wrong(graph, example_inputs):
@@ -102,14 +101,14 @@ def test_a_backend_with_a_wrong_kernel_is_found():
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductor():
-    _, capture = captured()
+    _, capture = net_and_capture()
     report = capture.parity(backend="inductor")
     assert report.ok, report
     assert "backend='inductor'" in report.comparison.candidate
 
 
 def test_another_dtype_through_a_compiler():
-    net, capture = captured()
+    net, capture = net_and_capture()
     compiled, interpreted = (capture.replay(dtype="float64", backend=b) for b in ("aot_eager", "eager"))
     for name, gradient in gradients(net).items():
         assert compiled[name].dtype is torch.float64
@@ -155,16 +154,15 @@ def test_a_custom_function():
             return 3 * x**2 * grad
 
     w = torch.tensor([1.0, 2.0], requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        Cube.apply(w).sum().backward()
-    assert session[0].replay(backend="aot_eager")["w"].tolist() == [3.0, 12.0]
+    capture = capture_of({"w": w}, lambda: Cube.apply(w).sum())
+    assert capture.replay(backend="aot_eager")["w"].tolist() == [3.0, 12.0]
 
 
 # ----------------------------------------------------------------------------------------------------------- refusals
 
 
 def test_an_absent_backend_lists_what_is_there():
-    _, capture = captured()
+    _, capture = net_and_capture()
     with pytest.raises(CabwError, match=r"no backend 'induktor' here") as error:
         capture.replay(backend="induktor")
     assert "eager, aot_eager" in str(error.value)
@@ -172,7 +170,7 @@ def test_an_absent_backend_lists_what_is_there():
 
 
 def test_a_backend_that_fails_is_named_with_its_reason():
-    _, capture = captured()
+    _, capture = net_and_capture()
 
     def broken(graph, example_inputs):
         raise RuntimeError(f"no registers left for {len(example_inputs)} inputs")
@@ -199,7 +197,7 @@ def test_the_users_compiled_code_settings_and_counters_stay():
 
     function = torch.compile(lambda x: x.sin() + 1, backend=backend)
     function(torch.ones(3))
-    _, capture = captured()
+    _, capture = net_and_capture()
     counted = {name: dict(counter) for name, counter in counters.items()}
     frames = convert_frame.FRAME_COUNTER
     capture.replay(backend="aot_eager")
@@ -212,14 +210,14 @@ def test_the_users_compiled_code_settings_and_counters_stay():
 def test_later_captures_still_have_their_lines():
     """They are left off where the process has compiled anything; a replay of ours does not count."""
     torch._dynamo.reset()
-    _, capture = captured()
+    _, capture = net_and_capture()
     capture.replay(backend="aot_eager")
-    _, later = captured()
+    _, later = net_and_capture()
     assert any(node.line is not None for node in later.record.autograd_nodes)
 
 
 def test_settings_that_keep_dynamo_off_do_not_make_it_eager_unnoticed():
-    _, capture = captured()
+    _, capture = net_and_capture()
     calls = []
 
     def backend(graph, example_inputs):
@@ -243,7 +241,7 @@ def test_nothing_of_a_compiled_replay_stays(recwarn):
         gc.collect()
         return sum(isinstance(found, torch.fx.GraphModule) for found in gc.get_objects())
 
-    _, capture = captured()
+    _, capture = net_and_capture()
     capture.replay(backend="aot_eager")
     before = graphs()
     for _ in range(3):

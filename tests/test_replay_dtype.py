@@ -16,6 +16,7 @@ from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
 from cabw_viz.replay.placement.retarget_mode import RetargetMode
 from cabw_viz.replay.placement.target import Target
 from tests import definitions
+from tests.captures import capture_of
 
 SINGLE, HALF = torch.finfo(torch.float32).eps, torch.finfo(torch.bfloat16).eps
 
@@ -45,9 +46,8 @@ def test_float64_from_the_values_that_the_forward_saved():
 def test_bfloat16_rounds_as_bfloat16():
     torch.manual_seed(0)
     x, w = torch.randn(64, 32), torch.randn(32, 8, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        (x @ w).sum().backward()
-    found = session[0].replay(dtype=torch.bfloat16)["w"]
+    capture = capture_of({"w": w}, lambda: (x @ w).sum())
+    found = capture.replay(dtype=torch.bfloat16)["w"]
     exact = x.bfloat16().double().sum(0, keepdim=True).t().expand(32, 8)  # the sum of rounded inputs, rounded once
     assert found.dtype is torch.bfloat16
     assert largest(found.double() - exact, exact) <= HALF / 2
@@ -111,10 +111,9 @@ def weighted(out):
 def test_models_agree_with_float64_as_far_as_their_saved_values_do(name):
     torch.manual_seed(0)
     model, x = MODELS[name]()
-    with cabw_viz.capture(model) as session:
-        weighted(model(x)).backward()
+    capture = capture_of(model, lambda: weighted(model(x)))
     exact = in_float64(model, x, weighted)
-    found = session[0].replay(dtype="float64")
+    found = capture.replay(dtype="float64")
     assert set(found) == set(exact)
     for key, gradient in found.items():
         assert gradient.dtype is exact[key].dtype
@@ -126,13 +125,12 @@ def test_an_lstm_in_half_precision_leaves_what_was_captured_alone(dtype):
     """oneDNN's kernel takes bytes that the forward left, which in another dtype it misreads, and writes to."""
     torch.manual_seed(0)
     model, x = lstm()
-    with cabw_viz.capture(model) as session:
-        weighted(model(x)).backward()
+    capture = capture_of(model, lambda: weighted(model(x)))
     exact = in_float64(model, x, weighted)
-    for key, gradient in session[0].replay(dtype=dtype).items():
+    for key, gradient in capture.replay(dtype=dtype).items():
         assert gradient.dtype is dtype
         assert largest(gradient.double() - exact[key], exact[key]) < 8 * HALF, key
-    again = session[0].replay()
+    again = capture.replay()
     assert all(torch.equal(again[name], parameter.grad) for name, parameter in model.named_parameters())
 
 
@@ -179,13 +177,12 @@ def test_real_definitions(build):
     torch.manual_seed(0)
     model, step = build()
     model.eval()  # dropout would draw other numbers in the second forward
-    with cabw_viz.capture(model) as session:
-        step().backward()
+    capture = capture_of(model, step)
     wide, ids = copy.deepcopy(model).double(), definitions.tokens()
     wide.zero_grad()
     wide(ids, labels=ids).loss.backward()
     exact = {name: parameter.grad for name, parameter in wide.named_parameters()}
-    found = session[0].replay(dtype="float64")
+    found = capture.replay(dtype="float64")
     assert set(exact) <= set(found)
     assert max(largest(found[key] - exact[key], exact[key]) for key in exact) < 1e-5
 
@@ -196,9 +193,8 @@ def test_real_definitions(build):
 def test_whole_numbers_and_masks_stay_what_they_are():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.ReLU())
-    with cabw_viz.capture(model) as session:
-        model(torch.tensor([[1, 2, 2], [8, 0, 1]])).square().sum().backward()
-    found = session[0].replay(dtype="float64")
+    capture = capture_of(model, lambda: model(torch.tensor([[1, 2, 2], [8, 0, 1]])).square().sum())
+    found = capture.replay(dtype="float64")
     assert {gradient.dtype for gradient in found.values()} == {torch.float64}
     eager = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert all(largest(found[name] - eager[name], eager[name]) < 1e-6 for name in eager)
@@ -207,18 +203,16 @@ def test_whole_numbers_and_masks_stay_what_they_are():
 def test_a_dtype_that_the_graph_asks_for_is_mapped_too():
     """`x.half()` in the forward: its backward casts back, to a dtype that stands in the graph as a number."""
     w = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        (w.half().float() * torch.tensor([1 / 3, 1 / 7, 1 / 9])).sum().backward()
-    found = session[0].replay(dtype="float64")["w"]
+    capture = capture_of({"w": w}, lambda: (w.half().float() * torch.tensor([1 / 3, 1 / 7, 1 / 9])).sum())
+    found = capture.replay(dtype="float64")["w"]
     assert torch.equal(found, torch.tensor([1 / 3, 1 / 7, 1 / 9]).double())  # through float16 it would be rounded
 
 
 def test_numbers_that_look_like_a_dtype_stay():
     """6 stands for float32 in `validate_outputs`; as an exponent, a size and a dimension it is six."""
     x = torch.full((6, 6), 1.5, requires_grad=True)
-    with cabw_viz.capture({"x": x}) as session:
-        (x**6).sum(1).sum().backward()
-    found = session[0].replay(dtype="float64")["x"]
+    capture = capture_of({"x": x}, lambda: (x**6).sum(1).sum())
+    found = capture.replay(dtype="float64")["x"]
     assert torch.equal(found, torch.full((6, 6), 6 * 1.5**5, dtype=torch.float64))
 
 
@@ -262,9 +256,8 @@ def test_tensors_that_share_memory_still_do():
             return grad * 2, None
 
     x, base = torch.ones(3, requires_grad=True), torch.randn(3, 4)
-    with cabw_viz.capture({"x": x}) as session:
-        Looks.apply(x, base).sum().backward()
-    session[0].replay(dtype="float64")
+    capture = capture_of({"x": x}, lambda: Looks.apply(x, base).sum())
+    capture.replay(dtype="float64")
     here, there = seen
     assert here[:4] == there[:4]
     assert there[0] == 1
@@ -287,36 +280,33 @@ def test_parameters_are_parameters_there():
             seen.append((type(x), x.requires_grad, x.is_leaf, x.dtype, x is weight))
             return grad * 2
 
-    with cabw_viz.capture({"weight": weight}) as session:
-        Looks.apply(weight).sum().backward()
-    session[0].replay(dtype="float64")
+    capture = capture_of({"weight": weight}, lambda: Looks.apply(weight).sum())
+    capture.replay(dtype="float64")
     assert seen[1] == (nn.Parameter, True, True, torch.float64, False)
 
 
 def test_nothing_of_the_users_is_changed():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
-    with cabw_viz.capture(model) as session:
-        model(torch.randn(2, 3)).sum().backward()
+    capture = capture_of(model, lambda: model(torch.randn(2, 3)).sum())
     before = [(p.dtype, p.clone(), p.grad, p.grad.clone()) for p in model.parameters()]
     random = torch.get_rng_state()
-    session[0].replay(dtype="float64")
+    capture.replay(dtype="float64")
     for parameter, (dtype, value, gradient, copied) in zip(model.parameters(), before, strict=True):
         assert parameter.dtype is dtype
         assert parameter.grad is gradient
         assert torch.equal(parameter, value)
         assert torch.equal(gradient, copied)
     assert torch.equal(torch.get_rng_state(), random)
-    assert session[0].parity().ok  # and a run as it was captured is what it was
+    assert capture.parity().ok  # and a run as it was captured is what it was
 
 
 def test_a_reentrant_checkpoint_does_not_accumulate_again():
     """Its backward makes a backward of its own, into parameters that the graph does not know."""
     model, x = nn.Linear(3, 3), torch.randn(2, 3, requires_grad=True)
-    with cabw_viz.capture(model) as session:
-        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=True).sum().backward()
+    capture = capture_of(model, lambda: torch.utils.checkpoint.checkpoint(model, x, use_reentrant=True).sum())
     gradient, copied = model.weight.grad, model.weight.grad.clone()
-    session[0].replay()
+    capture.replay()
     assert model.weight.grad is gradient
     assert torch.equal(gradient, copied)
 
@@ -327,19 +317,17 @@ def test_a_reentrant_checkpoint_does_not_accumulate_again():
 @pytest.mark.parametrize("dtype", ["int8", "complex64", "float8_e4m3fn", "double precision", torch.bool])
 def test_what_is_no_dtype_for_a_replay(dtype):
     w = torch.ones(2, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        (w * 2).sum().backward()
+    capture = capture_of({"w": w}, lambda: (w * 2).sum())
     with pytest.raises(CabwError, match="float64"):
-        session[0].replay(dtype=dtype)
+        capture.replay(dtype=dtype)
 
 
 def test_complex_numbers_have_no_bfloat16():
     w = torch.ones(2, dtype=torch.complex64, requires_grad=True)
-    with cabw_viz.capture({"w": w}) as session:
-        (w * 2).abs().sum().backward()
+    capture = capture_of({"w": w}, lambda: (w * 2).abs().sum())
     with pytest.raises(CabwError, match="none go with"):
-        session[0].replay(dtype="bfloat16")
-    assert session[0].replay(dtype="float64")["w"].dtype is torch.complex128
+        capture.replay(dtype="bfloat16")
+    assert capture.replay(dtype="float64")["w"].dtype is torch.complex128
 
 
 def test_a_function_with_a_weight_of_its_own_names_the_node():
@@ -355,10 +343,9 @@ def test_a_function_with_a_weight_of_its_own_names_the_node():
             return grad @ weight.t()
 
     x = torch.randn(2, 3, requires_grad=True)
-    with cabw_viz.capture({"x": x}) as session:
-        Multiplies.apply(x).sum().backward()
+    capture = capture_of({"x": x}, lambda: Multiplies.apply(x).sum())
     with pytest.raises(CabwError, match=r"cannot be run in torch\.float64: MultipliesBackward \(#2\)"):
-        session[0].replay(dtype="float64")
+        capture.replay(dtype="float64")
 
 
 def test_a_kernel_without_the_dtype_names_the_node():
@@ -376,7 +363,6 @@ def test_a_kernel_without_the_dtype_names_the_node():
             return grad * 2
 
     x = torch.randn(2, 3, requires_grad=True)
-    with cabw_viz.capture({"x": x}) as session:
-        Picky.apply(x).sum().backward()
+    capture = capture_of({"x": x}, lambda: Picky.apply(x).sum())
     with pytest.raises(CabwError, match=r"PickyBackward \(#2\).*no kernel for BFloat16"):
-        session[0].replay(dtype="bfloat16")
+        capture.replay(dtype="bfloat16")

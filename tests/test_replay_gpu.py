@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import torch
 
-import cabw_viz
 from benchmarks.bench_replay import MODELS, captured_on, step_of
 from cabw_viz.errors import CabwError
-from tests import corpus
+from tests.captures import capture_of
 from tests.test_parity import faulty
-from tests.test_workloads import NO_SECOND_RUN, NOT_TRACED, RUN_RAISES
+from tests.test_replay_workloads import RUNS_AGAIN, reports
 
 pytestmark = pytest.mark.gpu
-RUNS_AGAIN = [name for name in corpus.NAMES if name not in {*NO_SECOND_RUN, *NOT_TRACED, *RUN_RAISES}]
 
 WITH_TENSORS_OF_ITS_OWN = {"cs_lora_reentrant_frozen_input", "kind_dtensor_unused_output", "kind_fsdp2_one_rank"}
 """Workloads whose functions use parameters that the graph does not know, or a mesh of CPU ranks."""
@@ -42,11 +38,10 @@ def test_models_captured_on_the_cpu(gpu, name, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     model, _ = MODELS[name]()
     model.eval()
-    with cabw_viz.capture(model) as session:
-        step_of(model, torch.device("cpu"), torch.float32)().backward()
-    report = session[0].parity(device=gpu)
+    capture = capture_of(model, step_of(model, torch.device("cpu"), torch.float32))
+    report = capture.parity(device=gpu)
     assert report.ok, report
-    found = session[0].replay(device=gpu)
+    found = capture.replay(device=gpu)
     model.zero_grad()
     model.to(gpu)
     step_of(model, gpu, torch.float32)().backward()
@@ -65,27 +60,11 @@ def test_captured_there_and_run_on_the_cpu(gpu):
 
 @pytest.mark.parametrize("name", RUNS_AGAIN)
 def test_workloads(gpu, name):
-    reports = []
-
-    @contextlib.contextmanager
-    def around(params):
-        with cabw_viz.capture(params) as session:
-            yield
-        reports.extend(report_of(capture, gpu) for capture in session)
-
-    corpus.observe(name, steps=1, around=around)
-    for report in reports:
+    for report in reports(name, device=gpu):
         if isinstance(report, CabwError):
             assert name in WITH_TENSORS_OF_ITS_OWN, report
         else:
             assert report.ok, report
-
-
-def report_of(capture, gpu):
-    try:
-        return capture.parity(device=gpu)
-    except CabwError as error:
-        return error
 
 
 def test_a_fault_is_found_there(gpu):
@@ -106,11 +85,10 @@ def test_memory_is_given_back(gpu):
     """The gradient of a sum is expanded; times a saved tensor it is more than there is."""
     free, _ = torch.cuda.mem_get_info(gpu)
     model, taken = torch.nn.Linear(1024, 1024), []
-    with cabw_viz.capture(model) as session:
-        model(torch.randn(64, 1024)).square().sum().backward()
+    capture = capture_of(model, lambda: model(torch.randn(64, 1024)).square().sum())
     with faulty("AddmmBackward0", lambda results: taken.append(torch.empty(2 * free, device=gpu)) or results):
         before = torch.cuda.memory_allocated(gpu)
         with pytest.raises(CabwError, match=r"not enough memory on .* when AddmmBackward0"):
-            session[0].replay(device=gpu)
+            capture.replay(device=gpu)
     assert torch.cuda.memory_allocated(gpu) == before
-    assert session[0].parity(device=gpu).ok
+    assert capture.parity(device=gpu).ok

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.replay import progress
 from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
+from tests.captures import capture_of
 from tests.test_parity import faulty
 
 OUT = {
@@ -22,18 +22,16 @@ OUT = {
 }
 
 
-def captured():
+def capture_of_mlp():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-    with cabw_viz.capture(model) as session:
-        model(torch.randn(2, 4)).sum().backward()
-    return session[0]
+    return capture_of(model, lambda: model(torch.randn(2, 4)).sum())
 
 
 @pytest.mark.parametrize("kind", OUT)
 @pytest.mark.parametrize("backend", ["eager", lambda graph: graph], ids=["interpreted", "compiled"])
 def test_out_of_memory_names_the_node_and_nothing_stays_alive(kind, backend):
-    capture, alive = captured(), []
+    capture, alive = capture_of_mlp(), []
 
     def fails(results):
         large = torch.zeros(1000)
@@ -52,7 +50,7 @@ def test_out_of_memory_names_the_node_and_nothing_stays_alive(kind, backend):
 
 
 def test_out_of_memory_while_moving_names_the_tensor(monkeypatch):
-    capture = captured()
+    capture = capture_of_mlp()
 
     def copied(self, tensor):
         raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -85,7 +83,7 @@ def replayed(monkeypatch, stream, clock):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress, "time", clock)
     monkeypatch.setattr(progress, "STEPS_PER_CHECK", 1)
-    captured().replay()
+    capture_of_mlp().replay()
     monkeypatch.undo()
     return stream.getvalue()
 

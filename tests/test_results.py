@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.surfaces.capture import Capture
 from cabw_viz.surfaces.inspector import TASKS
+from tests.captures import capture_of
 from tests.inspector.packed import unpack
 
 SHOWN = {
@@ -42,9 +42,7 @@ RUN = {
 def capture():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
-    with cabw_viz.capture(model) as session:
-        model(torch.randn(32, 8)).square().mean().backward()
-    return session[0]
+    return capture_of(model, lambda: model(torch.randn(32, 8)).square().mean())
 
 
 @pytest.fixture

@@ -23,26 +23,12 @@ from cabw_viz.tracing.extract import autograd_nodes
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import number_nodes
 from tests import records
+from tests.captures import capture_of, data, model
 from tests.definitions import MODELS
 
 pytestmark = pytest.mark.skipif(
     not torch_adapter.DETECTS_PACKED, reason="this torch does not tell which saved tensors are packed, so none are read"
 )
-
-
-def mlp():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-
-
-def data():
-    return torch.arange(12.0).reshape(3, 4) / 7
-
-
-def captured(subject, loss, **options):
-    with cabw_viz.capture(subject, **options) as session:
-        loss().backward()
-    return session[0].record
 
 
 def saved(record, name):
@@ -64,8 +50,8 @@ def number(record, name):
 
 
 def test_what_a_linear_layer_and_a_tanh_save():
-    net = mlp()
-    record = captured(net, lambda: net(data()).sum())
+    net = model()
+    record = capture_of(net, lambda: net(data()).sum()).record
     addmm, tanh = saved(record, "AddmmBackward0"), saved(record, "TanhBackward0")
     t = number(record, "TBackward0")
     assert addmm.keys() == {"mat1", "mat2"}
@@ -91,7 +77,7 @@ def test_parameters_buffers_and_leaves_are_named():
             return (x * self.a * self.scale).exp()
 
     net, x = Net(), data().requires_grad_()
-    record = captured(net, lambda: net(x).sum())
+    record = capture_of(net, lambda: net(x).sum()).record
     fields = [
         {tensor.field: tensor.names for tensor in node.saved}
         for node in record.autograd_nodes
@@ -102,14 +88,14 @@ def test_parameters_buffers_and_leaves_are_named():
 
 def test_a_part_of_a_parameter_is_told_as_such():
     w = torch.ones(3, 4, requires_grad=True)
-    record = captured({"w": w}, lambda: torch.sum(w[1].exp() * w.detach()[2]))
+    record = capture_of({"w": w}, lambda: torch.sum(w[1].exp() * w.detach()[2])).record
     mul = saved(record, "MulBackward0")
     assert (mul["other"].names, mul["other"].view_of, mul["other"].made_by) == ((), ("w",), None)
     assert (mul["other"].bytes, mul["other"].storage_bytes) == (16, 48)
 
 
 def test_every_saved_tensor_that_the_graph_lifts_is_the_right_one():
-    net = mlp()
+    net = model()
     with cabw_viz.capture(net) as session:
         loss = net(data()).square().mean()
         real = {
@@ -136,7 +122,7 @@ def test_saved_tensors_of_whole_models(name):
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
         loss = run()
-    record = captured(model, run)
+    record = capture_of(model, run).record
     rows = [tensor for node in record.autograd_nodes for tensor in node.saved]
     scalars = [row for row in rows if row.shape == () and row.dtype == "torch.float64"]  # `x * 2`: no hook is asked
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
@@ -155,8 +141,8 @@ def test_saved_tensors_of_whole_models(name):
 @pytest.mark.parametrize("options", [{"snapshot": True}, {"run": "compiled"}, {"tripwire": False}], ids=str)
 def test_however_it_is_captured_the_same_is_held(options):
     def run(**options):
-        net = mlp()
-        record = captured(net, lambda: net(data()).square().sum(), **options)
+        net = model()
+        record = capture_of(net, lambda: net(data()).square().sum(), **options).record
         return [(node.saved, node.gradients_in, node.gradients_out, node.module) for node in record.autograd_nodes]
 
     assert run(**options) == run()
@@ -164,7 +150,7 @@ def test_however_it_is_captured_the_same_is_held(options):
 
 def test_under_the_users_compiler_the_same_is_held():
     def run(block):
-        net = mlp()
+        net = model()
         with block, cabw_viz.capture(net) as session:
             net(data()).square().sum().backward()
         return [(node.saved, node.module, node.line) for node in session[0].record.autograd_nodes]
@@ -187,7 +173,7 @@ def test_a_function_and_what_it_stashes():
             return grad * 2, None
 
     w = torch.ones(3, 4, requires_grad=True)
-    record = captured({"w": w}, lambda: Scale.apply(w, None).sum())
+    record = capture_of({"w": w}, lambda: Scale.apply(w, None).sum()).record
     found = saved(record, "ScaleBackward")
     assert found.keys() == {"saved_tensors[0]", "mask"}
     assert found["saved_tensors[0]"].names == ("w",)
@@ -208,7 +194,7 @@ def test_hooks_are_not_called_and_packed_tensors_stay_packed():
         calls["unpack"] += 1
         return torch.from_numpy(array)
 
-    net = mlp()
+    net = model()
     with cabw_viz.capture(net) as session:
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             loss = net(data()).sum()
@@ -225,8 +211,8 @@ def test_hooks_are_not_called_and_packed_tensors_stay_packed():
 
 
 def test_checkpointed_tensors_are_packed():
-    net = mlp()
-    record = captured(net, lambda: checkpoint(net, data(), use_reentrant=False).sum())
+    net = model()
+    record = capture_of(net, lambda: checkpoint(net, data(), use_reentrant=False).sum()).record
     assert {tensor.packed for node in record.autograd_nodes for tensor in node.saved} == {True}
 
 
@@ -285,7 +271,7 @@ def test_subclasses_and_modes_of_the_user_are_not_asked():
 
 def test_looking_keeps_nothing_alive():
     alive = []
-    net = mlp()
+    net = model()
     with cabw_viz.capture(net, only=slice(0, 2), gradients="none") as session:
         for _ in range(3):
             hidden = net[1](net[0](data()))
@@ -334,7 +320,7 @@ def test_gradients_are_those_of_the_real_run(name):
 
 def test_gradients_that_go_nowhere_and_inputs_of_any_dtype():
     w = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
-    record = captured({"w": w}, lambda: torch.sum(w.to(torch.float32) * torch.ones(3)))
+    record = capture_of({"w": w}, lambda: torch.sum(w.to(torch.float32) * torch.ones(3))).record
     mul = record.by_number[number(record, "MulBackward0")]
     copy = record.by_number[number(record, "ToCopyBackward0")]
     assert mul.gradients_in == (GradientSpec((2, 3), "torch.float32"),)
@@ -354,7 +340,7 @@ def test_a_compiled_region_and_what_it_saves():
         return (x @ w).sin()
 
     v, w = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
-    record = captured({"v": v, "w": w}, lambda: region(region(data(), v), w).sum())
+    record = capture_of({"v": v, "w": w}, lambda: region(region(data(), v), w).sum()).record
     torch._dynamo.reset()
     regions = [node for node in record.autograd_nodes if node.kind == "aot_backward"]
     assert [node.aot_graph for node in regions] == [0, 1]  # two: in the first call, the data need no gradient
@@ -375,7 +361,7 @@ def test_the_same_region_called_twice_is_one_graph():
     torch._dynamo.reset()
     region = torch.compile(lambda x: x.sin(), backend="aot_eager")
     w = torch.randn(3, requires_grad=True)
-    record = captured({"w": w}, lambda: region(region(w)).sum())
+    record = capture_of({"w": w}, lambda: region(region(w)).sum()).record
     torch._dynamo.reset()
     assert [node.aot_graph for node in record.autograd_nodes if node.kind == "aot_backward"] == [0, 0]
 
@@ -424,7 +410,7 @@ def test_storages_are_counted_once_and_shared_ones_are_said():
 
 
 def test_the_table_of_what_is_held():
-    net = mlp()
+    net = model()
     with cabw_viz.capture(net) as session:
         net(data()).sum().backward()
     frame = session[0].memory()
@@ -441,11 +427,11 @@ def test_the_table_of_what_is_held():
 
 def test_expanded_sparse_and_meta_tensors():
     w = torch.ones(1, 3, requires_grad=True)
-    record = captured({"w": w}, lambda: torch.sum(w.exp().expand(1000, 3) * torch.ones(1000, 3)))
+    record = capture_of({"w": w}, lambda: torch.sum(w.exp().expand(1000, 3) * torch.ones(1000, 3))).record
     assert saved(record, "ExpBackward0")["result"].storage_bytes == 12
     indices = torch.tensor([[0, 1], [1, 0]])
     sparse = torch.sparse_coo_tensor(indices, torch.ones(2), (2, 2)).coalesce()
     v = torch.ones(2, 2, requires_grad=True)
-    record = captured({"v": v}, lambda: torch.sparse.mm(sparse, v).sum())
+    record = capture_of({"v": v}, lambda: torch.sparse.mm(sparse, v).sum()).record
     matrix = next(tensor for node in record.autograd_nodes for tensor in node.saved if tensor.shape == (2, 2))
     assert matrix.storage_bytes == 2 * 4 + 4 * 8

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import SourceLine
+from tests.captures import capture_of
 from tests.definitions import MODELS
 
 
@@ -28,12 +29,6 @@ def nothing_compiled():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-
-
-def captured(subject, loss, **options):
-    with cabw_viz.capture(subject, **options) as session:
-        loss().backward()
-    return session[0].record
 
 
 def lines(record):
@@ -145,7 +140,7 @@ def test_every_line_of_a_hand_written_model():
         y = out.square()  # PowBackward0
         return y.mean()  # MeanBackward0
 
-    record = captured(net, loss)
+    record = capture_of(net, loss).record
     assert record.lines_off == ""
     assert_tagged(record, HandWritten.forward, HandWritten.outer, loss)
     (line,) = [node.line for node in record.autograd_nodes if node.name == "SliceBackward0"]
@@ -165,7 +160,7 @@ def test_in_place_writes_to_views():
         row = row + 1  # AddBackward0 AsStridedBackward0
         return (row * rows).sum()  # MulBackward0 SumBackward0
 
-    assert_tagged(captured({"w": w}, loss), loss)
+    assert_tagged(capture_of({"w": w}, loss).record, loss)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -178,7 +173,7 @@ def test_checkpointed_code(reentrant):
     def loss():
         return checkpoint(run, x, use_reentrant=reentrant).sum()
 
-    found = lines(captured(net, loss))
+    found = lines(capture_of(net, loss).record)
     first = loss.__code__.co_firstlineno + 1
     if reentrant:
         assert found == {"SumBackward0": [first], "CheckpointFunctionBackward": [first]}
@@ -205,10 +200,10 @@ def test_nodes_that_a_backward_makes_are_of_the_line_that_called_it():
 def test_the_lines_are_those_of_anomaly_mode(name):
     """Two ways to the same lines. With lines=False, only anomaly mode's tracebacks are there to tell them."""
     model, run = MODELS[name]()
-    ours = captured(model, run)
+    ours = capture_of(model, run).record
     model.zero_grad()
     with torch.autograd.detect_anomaly(check_nan=False):
-        theirs = captured(model, run, lines=False)
+        theirs = capture_of(model, run, lines=False).record
     assert theirs.lines_off == "lines=False"
     differ = {
         node.name: (node.line, other.line)
@@ -331,10 +326,10 @@ def test_auto_leaves_lines_off_where_something_was_compiled(compile_, reason):
     net = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     w = torch.ones(2, requires_grad=True)
     compile_(net)
-    found = captured(net, lambda: w.exp().sum())
+    found = capture_of(net, lambda: w.exp().sum()).record
     assert found.lines_off.startswith(reason)
     assert lines(found)["ExpBackward0"] == [None]
-    insisted = captured(net, lambda: w.exp().sum(), lines=True)
+    insisted = capture_of(net, lambda: w.exp().sum(), lines=True).record
     assert insisted.lines_off == ""
     assert None not in lines(insisted)["ExpBackward0"]
 
@@ -342,7 +337,7 @@ def test_auto_leaves_lines_off_where_something_was_compiled(compile_, reason):
 def test_a_subject_that_only_disables_dynamo_is_not_compiled():
     net = nn.Sequential(nn.Linear(4, 4))
     net.forward = torch._dynamo.disable(net.forward)
-    assert captured(net, lambda: net(torch.randn(3, 4)).sum()).lines_off == ""
+    assert capture_of(net, lambda: net(torch.randn(3, 4)).sum()).record.lines_off == ""
 
 
 # ------------------------------------------------------------------------------------------ the user sees no difference

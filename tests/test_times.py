@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-import cabw_viz
 from cabw_viz.errors import CabwError
 from cabw_viz.record.results import NO_RESULTS
 from cabw_viz.replay import timing
 from cabw_viz.replay.replay import Replay
 from cabw_viz.replay.timing import time_nodes
+from tests.captures import capture_of
 
 NAP = 0.05
 
@@ -37,9 +37,7 @@ class Slow(torch.autograd.Function):
 def slow_model():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
-    with cabw_viz.capture(model) as session:
-        Slow.apply(model[1](model[0](torch.randn(4, 8)))).sum().backward()
-    return session[0]
+    return capture_of(model, lambda: Slow.apply(model[1](model[0](torch.randn(4, 8)))).sum())
 
 
 def test_a_slow_node_is_found():
@@ -59,10 +57,9 @@ def test_a_slow_hook_counts_for_its_node():
     a = torch.randn(4, requires_grad=True)
     b = a.sin()
     b.register_hook(lambda g: time.sleep(NAP))
-    with cabw_viz.capture({"a": a}) as session:
-        b.cos().sum().backward()
-    assert session[0].times(1).iloc[0]["name"] == "SinBackward0"
-    assert session[0].times(1, hooks="drop")["seconds"].max() < NAP
+    capture = capture_of({"a": a}, lambda: b.cos().sum())
+    assert capture.times(1).iloc[0]["name"] == "SinBackward0"
+    assert capture.times(1, hooks="drop")["seconds"].max() < NAP
 
 
 def test_the_results_keep_the_seconds_and_the_record_stays():
@@ -96,12 +93,11 @@ def test_the_best_of_all_runs_counts():
 
 def test_nodes_take_no_longer_than_the_run_and_most_of_it():
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
-    with cabw_viz.capture(model) as session:
-        model(torch.randn(512, 256)).square().sum().backward()
-    times = time_nodes(Replay(session[0]._captured))
+    capture = capture_of(model, lambda: model(torch.randn(512, 256)).square().sum())
+    times = time_nodes(Replay(capture._captured))
     spent = sum(seconds or 0.0 for seconds in times.seconds)
     assert 0.3 * times.run < spent <= times.run
-    names = [node.name for node in session[0].record.autograd_nodes]
+    names = [node.name for node in capture.record.autograd_nodes]
     by_name = dict(zip(names, times.seconds, strict=True))
     assert by_name["AddmmBackward0"] > 5 * by_name["TBackward0"]
 
@@ -178,8 +174,7 @@ def test_what_cannot_be_waited_for_is_timed_as_it_is(monkeypatch):
 def test_on_an_accelerator_each_node_is_waited_for():
     device = torch.accelerator.current_accelerator()
     model = nn.Sequential(nn.Linear(2048, 2048), nn.Linear(2048, 2048)).to(device)
-    with cabw_viz.capture(model) as session:
-        model(torch.randn(4096, 2048, device=device)).square().sum().backward()
-    times = time_nodes(Replay(session[0]._captured))
+    capture = capture_of(model, lambda: model(torch.randn(4096, 2048, device=device)).square().sum())
+    times = time_nodes(Replay(capture._captured))
     spent = sum(seconds or 0.0 for seconds in times.seconds)
     assert spent > 0.5 * times.run  # without waiting, all of it would be at the end

@@ -11,21 +11,23 @@ import cabw_viz
 from cabw_viz.analysis.touches import Mark, marks, summary
 from cabw_viz.record.model import Touch
 from cabw_viz.views.palette import ALARM
-from tests.test_capture import data, model
+from tests.captures import capture_of, data, model
 
 
-def captured(*, hook, **options):
+def capture_of_program(*, hook, **options):
     net = model()
-    with cabw_viz.capture(net, **options) as session:
+
+    def loss():
         out = net(data())
         if hook:
             out.register_hook(lambda grad: grad * 1.0)
-        (out.sin() * out).sum().backward()
-    return session[0]
+        return (out.sin() * out).sum()
+
+    return capture_of(net, loss, **options)
 
 
 def test_a_clean_trace_is_said_as_plainly_as_a_dirty_one():
-    clean = captured(hook=False)
+    clean = capture_of_program(hook=False)
     assert [tuple(finding) for finding in summary(clean.record)] == [("initial trace: 13 nodes, 0 touches", False)]
     assert "\ninitial trace: 13 nodes, 0 touches\n" in repr(clean)
     assert "! touched" not in repr(clean)
@@ -35,7 +37,7 @@ def test_a_clean_trace_is_said_as_plainly_as_a_dirty_one():
 
 
 def test_a_hooked_trace_names_node_reads_and_cause():
-    dirty = captured(hook=True)
+    dirty = capture_of_program(hook=True)
     ((number, mark),) = marks(dirty.record).items()
     assert dirty.record.by_number[number].name == "AddmmBackward0"
     assert mark.attributes == ("size", "stride", "storage_offset", "aten.as_strided", "aten.clone")
@@ -49,7 +51,7 @@ def test_a_hooked_trace_names_node_reads_and_cause():
 
 @pytest.mark.parametrize("level", ["autograd", "fx"])
 def test_exactly_the_touched_boxes_are_marked(level):
-    dirty, clean = captured(hook=True), captured(hook=False)
+    dirty, clean = capture_of_program(hook=True), capture_of_program(hook=False)
     drawing = dirty.graph(level).drawing
     (box,) = [box for box in drawing.boxes if box.touched]
     if level == "autograd":
@@ -65,7 +67,7 @@ def test_exactly_the_touched_boxes_are_marked(level):
 
 
 def test_without_the_tripwire_nothing_is_claimed():
-    blind = captured(hook=True, tripwire=False)
+    blind = capture_of_program(hook=True, tripwire=False)
     assert blind.record.touches == blind.record.watched == ()
     assert summary(blind.record) == ()
     assert "initial trace" not in repr(blind)
@@ -73,7 +75,7 @@ def test_without_the_tripwire_nothing_is_claimed():
 
 
 def test_a_touch_that_belongs_to_no_known_node_is_counted_but_not_named():
-    record = captured(hook=False).record
+    record = capture_of_program(hook=False).record
     lost = replace(record, touches=(Touch("initial_trace", "size", None, None, "tracer", "x.py:1", 2),))
     (finding,) = summary(lost)
     assert finding.text == "initial trace: 0 of 13 nodes touched, 2 touches"
@@ -81,7 +83,7 @@ def test_a_touch_that_belongs_to_no_known_node_is_counted_but_not_named():
 
 
 def test_many_touched_nodes_are_counted_after_the_first():
-    record = captured(hook=False).record
+    record = capture_of_program(hook=False).record
     touches = tuple(Touch("initial_trace", "dim", n, None, "user", "x.py:1") for n in range(1, 8))
     (finding,) = summary(replace(record, touches=touches))
     assert finding.text.endswith("; and 4 more")
@@ -89,7 +91,7 @@ def test_many_touched_nodes_are_counted_after_the_first():
 
 
 def test_an_execution_read_is_no_alarm_and_no_mark():
-    capture = captured(hook=False)
+    capture = capture_of_program(hook=False)
     capture.audit()
     trace, execution = summary(capture.record, capture.results)
     assert trace.text == "initial trace: 13 nodes, 0 touches"
@@ -122,9 +124,8 @@ def test_a_graph_pass_that_looks_for_deleted_metadata_is_marked():
 
 def test_lifted_and_baked_metadata_stand_in_the_tooltips():
     net = model()
-    with cabw_viz.capture(net) as session:
-        net(data()).pow(3).sum().backward()
-    lines = session[0].graph("autograd").source.splitlines()
+    capture = capture_of(net, lambda: net(data()).pow(3).sum())
+    lines = capture.graph("autograd").source.splitlines()
     (line,) = [line for line in lines if line.strip().startswith("n2 [")]
     assert "PowBackward0 #2" in line
     assert "lifted: gradient 0 = [3, 2] (sizes[" in line

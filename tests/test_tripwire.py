@@ -18,6 +18,7 @@ from torch._dynamo import compiled_autograd
 import cabw_viz
 from cabw_viz.record.model import Touch
 from cabw_viz.tracing.tripwire import Tripwire
+from tests.captures import Twice
 from tests.planted import OPS, READS, TRACER, line_of, planted, tanh_twice
 from tests.test_corpus import identity, on_the_version_read
 from tests.versions import read_on
@@ -31,7 +32,7 @@ def unwatched(monkeypatch):
     monkeypatch.setattr(Tripwire, "note", lambda self, attribute, fake: None)
 
 
-def captured(step, run="eager", params=None, **options):
+def records_of(step, run="eager", params=None, **options):
     """The records of the backwards that a function makes; whatever it raises is left out."""
     with cabw_viz.capture(params, run=run, **options) as session, contextlib.suppress(Exception):
         step()
@@ -74,7 +75,7 @@ MODELS = [mlp, convolution_net, transformer_layer]
 def test_the_trace_of_a_plain_model_reads_nothing(model, run):
     net, batch = model()
     for step in (lambda: net(batch).square().mean().backward(), lambda: net(batch).abs().sum().backward()):
-        (record,) = captured(step, run, net)  # the second time there is a `.grad`
+        (record,) = records_of(step, run, net)  # the second time there is a `.grad`
         assert record.failure is None
         assert record.touches == ()
 
@@ -125,7 +126,7 @@ def hooked(register, run="eager"):
         register(net, out)
         out.square().mean().backward()
 
-    (record,) = captured(step, run, net)
+    (record,) = records_of(step, run, net)
     return record
 
 
@@ -192,7 +193,7 @@ def test_packed_saved_tensors_and_hooks_that_do_not_run_here_read_nothing():
         with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
             (w * w.exp()).sum().backward()
 
-    (record,) = captured(step)
+    (record,) = records_of(step)
     assert any(n.kind == "unpack_hook" for n in record.graph_nodes)
     assert record.touches == ()
 
@@ -202,7 +203,7 @@ def test_packed_saved_tensors_and_hooks_that_do_not_run_here_read_nothing():
 
 def with_planted(action, run="eager", **options):
     with planted(action, **options):
-        (record,) = captured(tanh_twice, run)
+        (record,) = records_of(tanh_twice, run)
     return record
 
 
@@ -266,7 +267,7 @@ def test_no_two_reads_are_mixed_up(monkeypatch):
         monkeypatch.setattr(TRACER, callback.__name__, callback)
     net, batch = mlp()
     out = net(batch)
-    (record,) = captured(lambda: (out * out).sum().backward(), params=net)
+    (record,) = records_of(lambda: (out * out).sum().backward(), params=net)
     assert sum(touch.count for touch in record.touches) == len(handed)
     assert {touch.attribute for touch in record.touches} == {"dim"}
     there = [touch for touch in record.touches if touch.node is not None]  # what nobody uses is not in the graph
@@ -276,18 +277,8 @@ def test_no_two_reads_are_mixed_up(monkeypatch):
     assert len({touch.autograd_node for touch in there}) > 4
 
 
-class Custom(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
 def custom_function(x):
-    return Custom.apply(x).sum()
+    return Twice.apply(x).sum()
 
 
 def compiled_region(x):
@@ -296,7 +287,7 @@ def compiled_region(x):
 
 @read_on("2.13")
 @pytest.mark.parametrize(
-    ("forward", "name"), [(custom_function, "CustomBackward"), (compiled_region, "CompiledFunctionBackward")]
+    ("forward", "name"), [(custom_function, "TwiceBackward"), (compiled_region, "CompiledFunctionBackward")]
 )
 def test_what_a_function_of_python_hands_on_is_watched(monkeypatch, forward, name):
     inner = TRACER.proxy_call_backward
@@ -327,7 +318,7 @@ def test_what_a_function_of_python_hands_on_is_watched(monkeypatch, forward, nam
     monkeypatch.setattr(TRACER, "proxy_call_backward", proxy_call_backward)
     torch._dynamo.reset()
     x = torch.randn(3, requires_grad=True)
-    (record,) = captured(lambda: forward(x).backward())
+    (record,) = records_of(lambda: forward(x).backward())
     (touch,) = record.touches
     assert (touch.attribute, touch.by, touch.count) == ("stride", "user", 1)
     assert touch.autograd_node == node(record, name)
@@ -337,7 +328,7 @@ def test_what_a_function_of_python_hands_on_is_watched(monkeypatch, forward, nam
 def test_a_lifted_leaf_is_watched():
     action = READS["several"][0]
     with planted(action, "leaf"):
-        (record,) = captured(tanh_twice)
+        (record,) = records_of(tanh_twice)
     assert [(t.attribute, t.count) for t in record.touches] == [("size", 2), ("dtype", 1), ("device", 1)]
     assert {t.autograd_node for t in record.touches} == {node(record, "TanhBackward0")}
     (read,) = {t.node for t in record.touches}
@@ -354,7 +345,7 @@ def test_what_is_compared_when_a_grad_is_set_does_not_count(monkeypatch, which):
         return result
 
     monkeypatch.setattr(TRACER, "accumulate_grad", accumulate_grad)
-    (record,) = captured(tanh_twice)
+    (record,) = records_of(tanh_twice)
     monkeypatch.undo()
     assert record.touches == ()
 
@@ -369,7 +360,7 @@ def test_a_leaf_has_its_gradient_as_without_the_tripwire(monkeypatch):
 
     monkeypatch.setattr(TRACER, "accumulate_grad", accumulate_grad)
     w = torch.randn(3, requires_grad=True)
-    captured(lambda: [(w * w).sum().backward() for _ in range(2)])
+    records_of(lambda: [(w * w).sum().backward() for _ in range(2)])
     assert same == [(False, True), (True, True)]
 
 
@@ -474,7 +465,7 @@ def test_after_the_failure_nothing_is_counted():
 
     with pytest.MonkeyPatch.context() as patch, planted(failing):
         patch.setattr(TRACER, "set_node_origin", set_node_origin)
-        (record,) = captured(tanh_twice)
+        (record,) = records_of(tanh_twice)
     assert [touch.attribute for touch in record.touches] == []
 
 
@@ -501,7 +492,7 @@ def test_a_dummy_does_not_keep_the_tracer_alive():
 
     with pytest.MonkeyPatch.context() as patch, planted(kept.append):
         patch.setattr(TRACER, "begin_capture", begin_capture)
-        captured(tanh_twice)
+        records_of(tanh_twice)
     gc.collect()
     assert kept
     assert [tracer() for tracer in tracers] == [None]
@@ -520,7 +511,7 @@ def test_without_the_tripwire_dummies_are_pytorchs_own():
     with planted(lambda d: types.append(type(d))), cabw_viz.capture(tripwire=False) as session:
         tanh_twice()
     assert types == [torch._subclasses.FakeTensor]
-    (record,) = captured(hook_step, tripwire=False)
+    (record,) = records_of(hook_step, tripwire=False)
     assert session[0].record.touches == record.touches == ()
 
 
@@ -536,7 +527,7 @@ def test_the_record_of_a_program_is_always_the_same():
     assert one.touches
     assert one.touches == other.touches
     assert one == other
-    assert captured(hook_step) == captured(hook_step)
+    assert records_of(hook_step) == records_of(hook_step)
 
 
 # -------------------------------------------------------------------------------------------- the user's own compiler
@@ -552,7 +543,7 @@ def their_tracer(tracer, compiler):
 
 def test_the_users_own_compiler_is_watched_on_the_way():
     with compiled_autograd._enable(identity):
-        (record,) = captured(hook_step)
+        (record,) = records_of(hook_step)
     assert record.run == "user"
     check_hooked(record)
 
@@ -566,7 +557,7 @@ def test_graph_nodes_are_those_of_the_graph_before_their_compiler_changed_it():
         return graph
 
     with compiled_autograd._enable(compiler):
-        (record,) = captured(hook_step)
+        (record,) = records_of(hook_step)
     check_hooked(record)
 
 
@@ -583,7 +574,7 @@ def test_their_tracer_class_stays_in_charge():
             return super().tensor_pre_hook(inputs, hook_id, i)
 
     with their_tracer(Theirs, identity):
-        (record,) = captured(hook_step)
+        (record,) = records_of(hook_step)
     assert set(calls) == {"allocate_dummy", "tensor_pre_hook"}
     assert {touch.by for touch in record.touches} == {"user"}  # a frame of theirs is on the stack now
     assert {touch.where.rpartition(":")[0] for touch in record.touches} == {__file__}
