@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset({"errors", "surfaces", "testing"}),
     "__main__": frozenset({"surfaces"}),
 }
-"""What each part of the package may import of the others; a part may always import itself. Nobody may import the
+"""What each part of the package may import of the others; a part may always import itself. No part may import the
 package's own `__init__`, which stands at the end of the flow."""
 
 _FRONT_END = frozenset({"IPython", "ipywidgets", "anywidget", "traitlets", "transformers"})
@@ -156,13 +156,13 @@ def _called(node: ast.Call) -> str:
 
 
 def _cycles(modules: dict[str, Module]) -> Iterator[str]:
-    """One line for each module that lies on a cycle of imports not told yet."""
+    """One line for each module that lies on a cycle of imports that was not reported yet."""
     arrows = {name: sorted(_imported_modules(module, modules)) for name, module in modules.items()}
-    told: set[str] = set()
+    reported: set[str] = set()
     for start in sorted(modules):
         way = _way_back(start, arrows)
-        if way and not told.intersection(way):
-            told.update(way)
+        if way and not reported.intersection(way):
+            reported.update(way)
             yield "cycle of imports: " + " -> ".join([*way, start])
 
 
@@ -237,7 +237,7 @@ def _private_torch_names(module: Module) -> Iterator[str]:
     known = _torch_aliases(module)
     for node in ast.walk(module.tree):
         path = None
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):  # the shortest private chain, told once
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):  # the shortest private chain, reported once
             path = _torch_path(node, known)
         elif isinstance(node, ast.Call) and _called(node) in _BY_NAME and len(node.args) >= 2:
             holder, name = _torch_path(node.args[0], known), node.args[1]

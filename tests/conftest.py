@@ -96,7 +96,7 @@ def clean_autograd() -> Iterator[None]:
     _leftovers()  # remembers how torch was before the test
     yield
     leftovers = _leftovers()
-    found = leftovers.found() if leftovers else []
-    if found:
-        leftovers.removed()
-        pytest.fail("left behind by this test:\n" + "\n".join(found), pytrace=False)
+    remaining = leftovers.remaining() if leftovers else []
+    if remaining:
+        leftovers.remove()
+        pytest.fail("left behind by this test:\n" + "\n".join(remaining), pytrace=False)

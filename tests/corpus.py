@@ -1,6 +1,6 @@
 """The workloads, and what a user sees of one.
 
-A workload is a file in `tests/workloads`: a small backward that once went wrong for somebody, with what PyTorch
+A workload is a file in `tests/workloads`: a small backward that once went wrong in a user's program, with what PyTorch
 itself makes of it under compiled autograd (`EXPECT`). Several keep state in their module, so `load` runs the file
 anew each time, and `isolated` undoes what they do to the process: configuration, compiled code, random state.
 

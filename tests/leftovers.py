@@ -1,6 +1,6 @@
 """What a test, or the package, may have left switched on in this process.
 
-`found` only looks; `removed` puts back what it can, so that one test's leftover does not fail all that follow.
+`remaining` only looks; `remove` puts back what it can, so that one test's leftover does not fail all that follow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils import _python_dispatch
 
 ENGINE = torch._C._dynamo.compiled_autograd
 ENTRY = torch.autograd.graph._engine_run_backward
-"""PyTorch's own function, if this module was imported before anything replaced it; `found` checks that too."""
+"""PyTorch's own function, if this module was imported before anything replaced it; `remaining` checks that too."""
 TRACER = dict(vars(compiled_autograd.AutogradCompilerInstance))
 MODULE_CALL = torch.nn.Module.__call__
 SWITCH = eval_frame._maybe_set_eval_frame
@@ -27,7 +27,7 @@ COMPILE = eval_frame._TorchDynamoContext.__call__
 TRACE_FRAME = getattr(convert_frame, "trace_frame", None)
 
 
-def found() -> list[str]:
+def remaining() -> list[str]:
     """Everything that is not as in a new process, in words. Empty is how it should be."""
     return [text for text, is_so in _states() if is_so] + list(_gradient_is_wrong())
 
@@ -94,7 +94,7 @@ def _gradient_is_wrong() -> Iterator[str]:
             yield f"a plain backward gives {gradient}, not [2.0, 4.0]"
 
 
-def removed() -> None:
+def remove() -> None:
     """Puts back what Python can reach; modes and contexts of others stay."""
     torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward = ENTRY
     torch.nn.Module.__call__ = MODULE_CALL

@@ -1,4 +1,4 @@
-"""Code that does during a trace what nobody should: reads the tensors that are traced, or computes with them.
+"""Code that does during a trace what no code should: reads the tensors that are traced, or computes with them.
 
 `planted` puts it into a callback of PyTorch's tracer, which calls it with what it hands out for one autograd node.
 """

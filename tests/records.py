@@ -1,6 +1,6 @@
 """Records of backwards that were never run, for tests of what is drawn and printed from records.
 
-`Backward` plays compiled autograd: it is told the autograd nodes, in NodeCall order, and lays out the graph
+`Backward` plays compiled autograd: it takes the autograd nodes, in NodeCall order, and lays out the graph
 that the trace would make of them (read off real graphs of PyTorch 2.13).
 """
 

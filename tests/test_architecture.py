@@ -93,10 +93,10 @@ AGAINST_THE_FLOW = [
 ]
 
 
-@pytest.mark.parametrize(("file", "text", "told"), AGAINST_THE_FLOW)
-def test_an_arrow_against_the_flow_is_found(breaches_of, file, text, told):
+@pytest.mark.parametrize(("file", "text", "message"), AGAINST_THE_FLOW)
+def test_an_arrow_against_the_flow_is_found(breaches_of, file, text, message):
     (breach,) = breaches_of({file: text})
-    assert told in breach
+    assert message in breach
 
 
 PRIVATE = [
@@ -121,10 +121,10 @@ PRIVATE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), PRIVATE)
-def test_a_private_name_of_torch_outside_the_adapter_is_found(breaches_of, text, told):
+@pytest.mark.parametrize(("text", "message"), PRIVATE)
+def test_a_private_name_of_torch_outside_the_adapter_is_found(breaches_of, text, message):
     (breach,) = breaches_of({"tracing/a": text})
-    assert breach.endswith(f"private name of torch outside torch_adapter: {told}")
+    assert breach.endswith(f"private name of torch outside torch_adapter: {message}")
 
 
 def test_a_star_import_from_torch_is_found(breaches_of):
@@ -146,11 +146,11 @@ CYCLES = [
 ]
 
 
-@pytest.mark.parametrize(("files", "told"), CYCLES)
-def test_a_cycle_is_found(breaches_of, files, told):
+@pytest.mark.parametrize(("files", "message"), CYCLES)
+def test_a_cycle_is_found(breaches_of, files, message):
     (breach,) = breaches_of(files)
     assert breach.startswith("cycle of imports: ")
-    assert told in breach
+    assert message in breach
 
 
 FOLDER_CYCLES = [
@@ -174,9 +174,9 @@ FOLDER_CYCLES = [
 ]
 
 
-@pytest.mark.parametrize(("files", "told"), FOLDER_CYCLES)
-def test_a_cycle_between_folders_is_found_though_no_module_imports_itself(breaches_of, files, told):
-    assert breaches_of(files) == [f"cycle of folders: {told}"]
+@pytest.mark.parametrize(("files", "message"), FOLDER_CYCLES)
+def test_a_cycle_between_folders_is_found_though_no_module_imports_itself(breaches_of, files, message):
+    assert breaches_of(files) == [f"cycle of folders: {message}"]
 
 
 def test_a_folder_may_import_the_files_beside_it(breaches_of):

@@ -95,7 +95,7 @@ def test_softmax():
 
 def test_validate_outputs():
     """`validate_outputs_impl` in torch/csrc/autograd/engine.cpp: `maybe_reduce` compares sizes
-    (`InputMetadata::is_same_shape`), then dtype, layout and device; C++ asks nobody for the dtype."""
+    (`InputMetadata::is_same_shape`), then dtype, layout and device; C++ reads the dtype without a call."""
     assert reads(backward_of(leaf(4, 3)), "ops.validate_outputs", node=1) == {"size": 1, "layout": 1, "device": 1}
 
 

@@ -569,7 +569,7 @@ def test_hooks_fire_once_and_in_order():
 
 
 def test_the_gradient_is_still_stolen_not_copied():
-    """AccumulateGrad takes over a gradient that nobody else holds; our look at it must not cost a copy."""
+    """AccumulateGrad takes over a gradient without other owners; our look at it must not cost a copy."""
     seen = []
     w = torch.randn(100, requires_grad=True)
     with cabw_viz.capture({"w": w}):

@@ -166,9 +166,9 @@ def test_no_difference(one, other):
     assert first_difference(observed(one), observed(other)) is None
 
 
-@pytest.mark.parametrize(("one", "other", "told"), DIFFERENT)
-def test_a_difference_is_told_in_words(one, other, told):
-    assert told in first_difference(observed(one), observed(other))
+@pytest.mark.parametrize(("one", "other", "message"), DIFFERENT)
+def test_a_difference_is_told_in_words(one, other, message):
+    assert message in first_difference(observed(one), observed(other))
     with pytest.raises(AssertionError, match="made_up: step 0: results"):
         assert_same(observed(one), observed(other))
 

@@ -19,8 +19,8 @@ from tests.test_corpus import identity, on_the_version_read
 
 
 @pytest.fixture
-def unwatched(monkeypatch):
-    """The mutation: nobody takes a lookup down."""
+def lookups_not_noted(monkeypatch):
+    """The mutation: no lookup is noted."""
     monkeypatch.setattr(MetaLookups, "note", lambda self, key, ordinal: None)
 
 
@@ -92,7 +92,7 @@ def test_a_lookup_is_found_and_answered_as_ever(way, key):
 
 
 @pytest.mark.parametrize("way", LOOKUPS)
-def test_with_the_watching_off_the_check_fails(way, unwatched):
+def test_with_the_watching_off_the_check_fails(way, lookups_not_noted):
     with pytest.raises((AssertionError, ValueError)):
         check_lookup(*LOOKUPS[way], "val")
 

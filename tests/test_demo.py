@@ -29,7 +29,7 @@ WITH_DOT = {"autograd.svg", "autograd.png", "fx.svg", "module.svg", "module.png"
 
 @pytest.fixture
 def plain():
-    """The demo's model after a backward that nobody watched."""
+    """The demo's model after a backward without a capture."""
     with torch.random.fork_rng():
         torch.manual_seed(demo.SEED)
         model = demo.build(1)

@@ -132,7 +132,7 @@ def test_an_absent_backend_or_device_lists_what_there_is():
         session[0].divergence(device="cuda:97")
 
 
-# --------------------------------------------------------------------------------------------- in other people's tests
+# ------------------------------------------------------------------------------------------- in tests of other packages
 
 
 def test_a_failed_assertion_names_the_first_diverging_node():

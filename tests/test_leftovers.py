@@ -50,11 +50,11 @@ def scaled_backward():
 
 
 def test_nothing_is_found_in_a_clean_process():
-    assert leftovers.found() == []
+    assert leftovers.remaining() == []
 
 
 @pytest.mark.parametrize(
-    ("leftover", "told"),
+    ("leftover", "message"),
     [
         (lambda: replaced(torch.autograd, "_engine_run_backward", lambda *a, **k: ()), "torch.autograd._engine"),
         (lambda: replaced(torch.autograd.graph, "_engine_run_backward", identity), "torch.autograd.graph._engine"),
@@ -81,11 +81,11 @@ def test_nothing_is_found_in_a_clean_process():
     ],
 )
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-def test_a_leftover_is_found(leftover, told):
+def test_a_leftover_is_found(leftover, message):
     with leftover():
-        found = leftovers.found()
-    assert any(told in line for line in found), found
-    assert leftovers.found() == []
+        lines = leftovers.remaining()
+    assert any(message in line for line in lines), lines
+    assert leftovers.remaining() == []
 
 
 def test_a_leftover_is_removed():
@@ -94,8 +94,8 @@ def test_a_leftover_is_removed():
     leftovers.ENGINE.set_autograd_compiler(identity, True)
     compiled_autograd.compiled_autograd_enabled = True
     torch.set_grad_enabled(False)
-    leftovers.removed()
-    assert leftovers.found() == []
+    leftovers.remove()
+    assert leftovers.remaining() == []
 
 
 # ------------------------------------------------------------------------------------------------------- the conftest

@@ -61,7 +61,7 @@ def capture_without_grad(model, loss, data):
 
 
 def eager(model, loss, data):
-    """Gradients of a run that nobody watches."""
+    """Gradients of a run without a capture."""
     model.zero_grad()
     loss(data).backward()
     return {name: p.grad.clone() for name, p in model.named_parameters(remove_duplicate=False)}
@@ -97,10 +97,10 @@ def test_untied_sizes_give_the_same_where_batch_and_width_are_equal_by_chance():
     torch.manual_seed(0)
     model, loss, data = perceptron()
     capture = capture_without_grad(model, loss, data(8))
-    with pytest.raises(CabwError, match=r"is 8 \(.*\), but inputs_\d+\.shape\[0\] is 5 \(") as told:
+    with pytest.raises(CabwError, match=r"is 8 \(.*\), but inputs_\d+\.shape\[0\] is 5 \(") as error:
         capture.lower().gradients(capture_without_grad(model, loss, data(5)))
-    assert "Expected: equal sizes" in str(told.value)
-    assert "cap.lower(tied=False)" in str(told.value)
+    assert "Expected: equal sizes" in str(error.value)
+    assert "cap.lower(tied=False)" in str(error.value)
     lowered = capture.lower(tied=False)
     for batch in (8, 5, 1):
         sample = data(batch)
@@ -135,7 +135,7 @@ def test_each_op_is_the_autograd_nodes_that_an_audit_says(make):
         ran[(row.autograd_node, row.attribute)] += row.count
     lowered = Counter((row.autograd_node, row.target) for row in capture.results.lowered if row.kind == "aten_op")
     assert lowered - ran == Counter()
-    unused = ran - lowered  # results that nobody uses are dropped from a graph
+    unused = ran - lowered  # results without users are dropped from a graph
     assert sum(unused.values()) <= 0.02 * sum(ran.values()), unused
 
 

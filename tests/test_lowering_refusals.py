@@ -68,10 +68,10 @@ def test_what_hooks_may_not_do(name):
     else:
         capture = capture_of(None, lambda: product.sin().sum())
     handle.remove()
-    with pytest.raises(CabwError) as told:
+    with pytest.raises(CabwError) as error:
         capture.lower()
-    assert str(told.value).startswith("this backward cannot be lowered: MulBackward0 (#3)")
-    assert reason in str(told.value)
+    assert str(error.value).startswith("this backward cannot be lowered: MulBackward0 (#3)")
+    assert reason in str(error.value)
     assert capture.lower(hooks="drop").constants == ()
 
 

@@ -201,7 +201,7 @@ def test_the_numbers_of_dtypes_are_those_of_the_headers():
     header = Path(torch.__file__).parent / "include/torch/headeronly/core/ScalarType.h"
     text = header.read_text() if header.exists() else ""
     if "AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(_)" not in text:
-        pytest.skip("this torch keeps its list of dtypes elsewhere")
+        pytest.skip("this torch keeps its list of dtypes in another file")
     block = text.partition("AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(_)")[2].partition("\n\n")[0]
     names = {"Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16"}
     names |= {"Float": "float32", "Double": "float64", "ComplexHalf": "complex32", "ComplexFloat": "complex64"}

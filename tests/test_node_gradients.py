@@ -173,7 +173,7 @@ def test_a_fingerprint_counts_what_is_not_finite():
     assert (found.nans, found.infinities) == (1, 2)
 
 
-# ------------------------------------------------------------------------------------------------------ nobody notices
+# ------------------------------------------------------------------------------------------------- no effect on the run
 
 
 def test_users_hooks_run_in_their_order_and_stay():

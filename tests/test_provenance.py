@@ -62,7 +62,7 @@ def made(record):
 
 
 class Claims:
-    """Which module made a node, told by hooks: the first from whose outputs one gets to it, and from nothing before."""
+    """Which module made a node, by hooks: the first from whose outputs one gets to it, and from nothing before."""
 
     def __init__(self, model):
         self.owner, self.stack = {}, [None]
@@ -329,15 +329,15 @@ def test_forwards_in_other_threads_are_kept_apart():
     """Numbers are each thread's own and begin at 0; here the other thread's are made to lie among the block's."""
     net = nn.ModuleDict({"own": nn.Sequential(Block(), Block()), "other": nn.Sequential(Block(), Block())})
 
-    def elsewhere(until):
+    def forward_at(number):
         w = torch.ones(1, requires_grad=True)
-        while torch._C._autograd._get_sequence_nr() < until:
+        while torch._C._autograd._get_sequence_nr() < number:
             w.exp()
         return net["other"](data())
 
     with cabw_viz.capture(net) as session:
         until = torch._C._autograd._get_sequence_nr()
-        other = in_a_thread(lambda: elsewhere(until))
+        other = in_a_thread(lambda: forward_at(until))
         own = net["own"](data())
         (own + other).sum().backward()
     found = made(session[0].record)
@@ -547,7 +547,7 @@ def test_everything_is_put_back(error):
     net = Function(broken)
     with pytest.raises(error), cabw_viz.capture(net, lines=True):
         net(data())
-    assert leftovers.found() == []
+    assert leftovers.remaining() == []
 
 
 def test_another_tools_call_on_top_of_ours_is_left_in_place():

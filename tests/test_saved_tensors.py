@@ -310,12 +310,12 @@ def test_gradients_are_those_of_the_real_run(name):
     record = session[0].record
     assert len(entering) == len(record.autograd_nodes) - 1
     for node in record.autograd_nodes[1:]:
-        for found, told in ((entering, node.gradients_in), (leaving, node.gradients_out)):
-            if node.kind != "accumulate_grad" or found is entering:
-                pairs = list(zip(found[node.number], told, strict=True))
+        for specs_of_node, gradients in ((entering, node.gradients_in), (leaving, node.gradients_out)):
+            if node.kind != "accumulate_grad" or specs_of_node is entering:
+                pairs = list(zip(specs_of_node[node.number], gradients, strict=True))
                 # Either side may lack one: a gradient that is zero, or that is computed and goes nowhere.
                 assert all(one is None or other is None or one == other for one, other in pairs)
-                assert found is leaving or None not in told
+                assert specs_of_node is leaving or None not in gradients
 
 
 def test_gradients_that_go_nowhere_and_inputs_of_any_dtype():
@@ -369,7 +369,7 @@ def test_the_same_region_called_twice_is_one_graph():
 # ----------------------------------------------------------------------------------------------------------- bytes
 
 
-def held(*nodes):
+def record_with_saved(*nodes):
     """A record of nodes with these modules and saved tensors."""
     rows = [
         AutogradNode(place, f"N{place}", "builtin", 1, 1, module=module, module_class="M", saved=tuple(tensors))
@@ -383,7 +383,7 @@ def part(field, storage, size, **more):
 
 
 def test_storages_are_counted_once_and_shared_ones_are_said():
-    record = held(
+    record = record_with_saved(
         ("a.x", [part("self", 0, 40), part("other", 0, 20)]),
         ("a.y", [part("self", 1, 40, view_of=("w",)), SavedTensor("mask", packed=True)]),
         (

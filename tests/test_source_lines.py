@@ -309,7 +309,7 @@ def _compiled_forward(net):
     net.forward = torch.compile(net.forward)
 
 
-def _compiled_elsewhere(net):
+def _compiled_outside(net):
     torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(2))
 
 
@@ -319,7 +319,7 @@ def _compiled_elsewhere(net):
         (_compiled_in_place, "the subject is compiled"),
         (_compiled_child, "the subject is compiled"),
         (_compiled_forward, "the subject is compiled"),
-        (_compiled_elsewhere, "something was compiled in this process"),
+        (_compiled_outside, "something was compiled in this process"),
     ],
 )
 def test_auto_leaves_lines_off_where_something_was_compiled(compile_, reason):

@@ -57,15 +57,15 @@ def test_in_another_dtype_parameters_begin_with_the_values_of_the_first():
 
 
 def test_another_step_may_have_parameters_of_its_own(net, step):
-    twin = copy.deepcopy(net).double()
+    double = copy.deepcopy(net).double()
     with torch.no_grad():
-        twin[5].weight.fill_(3.0)
+        double[5].weight.fill_(3.0)
     x = step.__closure__[1].cell_contents.double()
     matrix = cabw_viz.compare(
-        step, net, backends=[], against={"twin": (lambda: twin(x).square().mean(), twin)}, repeats=1
+        step, net, backends=[], against={"double": (lambda: double(x).square().mean(), double)}, repeats=1
     )
-    assert set(matrix.frame["twin"]) >= {"metadata"}  # the same values, in float64
-    assert (twin[5].weight == 3.0).all()
+    assert set(matrix.frame["double"]) >= {"metadata"}  # the same values, in float64
+    assert (double[5].weight == 3.0).all()
 
 
 @pytest.mark.gpu

@@ -27,8 +27,8 @@ RUNS = ("eager", "compiled")
 
 
 @pytest.fixture
-def unwatched(monkeypatch):
-    """The mutation: dummies as ever, and nobody who takes down what is read."""
+def reads_not_noted(monkeypatch):
+    """The mutation: fakes are watched, but no read is noted."""
     monkeypatch.setattr(Tripwire, "note", lambda self, attribute, fake: None)
 
 
@@ -167,7 +167,7 @@ def test_the_clone_that_the_tracer_makes_for_a_hook_is_found(register, run):
 
 
 @pytest.mark.parametrize("register", HOOKS)
-def test_with_the_watching_off_the_check_of_hooks_fails(register, unwatched):
+def test_with_the_watching_off_the_check_of_hooks_fails(register, reads_not_noted):
     with pytest.raises(AssertionError):
         check_hooked(hooked(register))
 
@@ -238,14 +238,14 @@ def test_so_it_is_where_the_tracer_records_no_ops(name):
 
 
 @pytest.mark.parametrize("name", [name for name, (_, expected) in PLANTED.items() if expected])
-def test_with_the_watching_off_the_check_of_planted_reads_fails(name, unwatched):
+def test_with_the_watching_off_the_check_of_planted_reads_fails(name, reads_not_noted):
     action, expected = PLANTED[name]
     with pytest.raises(AssertionError):
         check_planted(with_planted(action), action, expected)
 
 
 def test_no_two_reads_are_mixed_up(monkeypatch):
-    """Three callbacks that hand out tensors, at every node: each read is told with the node that it was made for."""
+    """Three callbacks that hand out tensors, at every node: each read is noted at the node that it was made for."""
     handed = []
 
     def counting(made):
@@ -270,7 +270,7 @@ def test_no_two_reads_are_mixed_up(monkeypatch):
     (record,) = records_of(lambda: (out * out).sum().backward(), params=net)
     assert sum(touch.count for touch in record.touches) == len(handed)
     assert {touch.attribute for touch in record.touches} == {"dim"}
-    there = [touch for touch in record.touches if touch.node is not None]  # what nobody uses is not in the graph
+    there = [touch for touch in record.touches if touch.node is not None]  # a value without users is not in the graph
     # A sum of gradients belongs to the node that brings the last summand.
     assert all(record.graph_nodes[touch.node].autograd_node == touch.autograd_node for touch in there)
     assert {record.graph_nodes[touch.node].kind for touch in there} == {"getitem", "gradient_sum"}

@@ -49,7 +49,7 @@ def blocks(page_of):
 
 
 def grave(found):
-    """What axe-core finds that keeps somebody out, and how many rules had something to look at."""
+    """The violations that axe-core reports, and how many rules applied."""
     result = Axe().run(found.page).response
     wrong = [
         (v["impact"], v["id"], node["html"][:200])
@@ -109,7 +109,7 @@ ACTIVE = """() => { const e = document.activeElement;
 
 
 class Keyboard:
-    """Somebody without a pointer."""
+    """A user without a pointer."""
 
     def __init__(self, found):
         self.found, self.page = found, found.page
@@ -124,11 +124,11 @@ class Keyboard:
             self.page.keyboard.press("Tab")
             kind, name = self.at
             if kind == role and words in name:
-                assert self.seen(), f"{role} {words!r} has the focus and does not show it"
+                assert self.focus_is_visible(), f"{role} {words!r} has the focus and does not show it"
                 return self
         raise AssertionError(f"no {role} {words!r} can be reached by Tab")
 
-    def seen(self):
+    def focus_is_visible(self):
         return self.page.evaluate(
             """() => { const e = document.activeElement, s = getComputedStyle(e), w = getComputedStyle(e.parentElement);
               const shown = (t) => t.boxShadow !== "none" || (t.outlineStyle !== "none" && parseFloat(t.outlineWidth));

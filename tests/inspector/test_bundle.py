@@ -123,7 +123,7 @@ def test_an_installed_wheel_reads_its_bundle(wheel, tmp_path):
 
 
 def test_nothing_parses_text_as_markup_or_code():
-    """Names come from somebody's model: they may only become text."""
+    """Names come from a user's model: they may only become text."""
     forbidden = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|DOMParser"
     )

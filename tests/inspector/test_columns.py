@@ -128,7 +128,7 @@ def test_a_leaf_stands_in_its_module_if_a_node_was_made_there_or_around():
         return modules_of(unpack(columns.pack_graph(placed(record, modules))))
 
     home = homes({6: "0", inside[0]: "0"})
-    assert [home[n] for n in inside] == ["0", "0"]  # one is told to be in it, the other by its name
+    assert [home[n] for n in inside] == ["0", "0"]  # one by its module, the other by its name
     assert [home[n] for n in labels if n not in inside] == ["", ""]
     # Nothing of a module ran: its leaves stand where they are used.
     assert [home for home in homes(dict.fromkeys(inside, "0")) if home] == []
@@ -145,9 +145,9 @@ def test_modules_of_a_thousand_levels_are_cut():
 
 def test_touches_keep_phase_reader_and_place():
     touch = Touch("initial_trace", "size", 2, 6, "user", "train.py:4", 3)
-    elsewhere = Touch("graph_pass", "val", None, None, "pass", "fuse.py:1")
+    in_a_pass = Touch("graph_pass", "val", None, None, "pass", "fuse.py:1")
     part = unpack(
-        findings.pack_touches(replace(records.mlp(), touches=(touch, elsewhere), watched=("initial_trace",)), capture=1)
+        findings.pack_touches(replace(records.mlp(), touches=(touch, in_a_pass), watched=("initial_trace",)), capture=1)
     )
     assert part.columns["touch_node"] == [3, 0]
     assert [part.tables["phases"][row] for row in part.columns["touch_phase"]] == ["initial_trace", "graph_pass"]

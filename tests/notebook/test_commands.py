@@ -7,23 +7,23 @@ BACKWARD = "model(x).sum().backward()\n"
 
 
 @pytest.fixture
-def captured(shell) -> Shell:
+def session_shell(shell) -> Shell:
     shell.ok("%%cabw --model model\nfor _ in range(3): model(x).sum().backward()")
     return shell
 
 
-def test_graph(captured):
-    view = captured.ok("%cabw graph").result.result
+def test_graph(session_shell):
+    view = session_shell.ok("%cabw graph").result.result
     assert view.drawing.level == "module"
-    captured.ok("view = %cabw graph --level fx --capture 0")
-    assert captured["view"].drawing.level == "fx"
-    folded = len(captured["view"].drawing.boxes)
-    assert len(captured.ok("%cabw graph --level fx --plumbing").result.result.drawing.boxes) > folded
+    session_shell.ok("view = %cabw graph --level fx --capture 0")
+    assert session_shell["view"].drawing.level == "fx"
+    folded = len(session_shell["view"].drawing.boxes)
+    assert len(session_shell.ok("%cabw graph --level fx --plumbing").result.result.drawing.boxes) > folded
 
 
-def test_graph_of_a_part(captured):
+def test_graph_of_a_part(session_shell):
     def boxes(options):
-        drawing = captured.ok(f"%cabw graph {options}").result.result.drawing
+        drawing = session_shell.ok(f"%cabw graph {options}").result.result.drawing
         return {number for box in drawing.boxes for number in box.nodes}
 
     nodes = boxes("")
@@ -31,65 +31,67 @@ def test_graph_of_a_part(captured):
     assert len(boxes("--around 1 --hops 1")) == 3
     assert boxes("--path-to 0.weight --level autograd") < nodes
     assert boxes("--expand 0 --expand 2 --depth 1") == nodes
-    view = captured.ok("%cabw graph --color-by bytes --links vscode://file/{file}:{line}").result.result
+    view = session_shell.ok("%cabw graph --color-by bytes --links vscode://file/{file}:{line}").result.result
     assert view.drawing.measure
     assert view.links == "vscode://file/{file}:{line}"
 
 
-def test_graph_save(captured, tmp_path):
+def test_graph_save(session_shell, tmp_path):
     path = tmp_path / "a name.dot"
-    ran = captured.ok(f'%cabw graph --save "{path}"')
+    ran = session_shell.ok(f'%cabw graph --save "{path}"')
     assert ran.result.result is None
     assert ran.out == f"wrote {path}\n"
     assert path.read_text("utf-8").startswith("digraph")
-    assert "no suffix" in captured.run(f"%cabw graph --save {tmp_path / 'graph.bmp'}").usage_error
+    assert "no suffix" in session_shell.run(f"%cabw graph --save {tmp_path / 'graph.bmp'}").usage_error
 
 
-def test_parity(captured):
-    assert captured.ok("%cabw parity").result.result.ok
-    report = captured.ok("%cabw parity --rtol 0.5 --atol 0.5 --capture 0 --hooks drop").result.result
+def test_parity(session_shell):
+    assert session_shell.ok("%cabw parity").result.result.ok
+    report = session_shell.ok("%cabw parity --rtol 0.5 --atol 0.5 --capture 0 --hooks drop").result.result
     assert report.comparison.tolerances == (("torch.float32", 0.5, 0.5),)
 
 
-def test_divergence(captured):
-    report = captured.ok("%cabw divergence").result.result
+def test_divergence(session_shell):
+    report = session_shell.ok("%cabw divergence").result.result
     assert report.ok
     assert "No divergence" in repr(report)
-    report = captured.ok("%cabw divergence --dtype float64 --capture 0 --hooks drop").result.result
+    report = session_shell.ok("%cabw divergence --dtype float64 --capture 0 --hooks drop").result.result
     assert "in torch.float64" in report.divergence.candidate
-    assert "there is no backend 'nope'" in captured.run("%cabw divergence --backend nope").usage_error
+    assert "there is no backend 'nope'" in session_shell.run("%cabw divergence --backend nope").usage_error
 
 
-def test_list(captured):
-    captured.ok("%%cabw --name run\n" + BACKWARD)
-    captured.ok("%%cabw --name empty\n0")
-    frame = captured.ok("%cabw list").result.result
+def test_list(session_shell):
+    session_shell.ok("%%cabw --name run\n" + BACKWARD)
+    session_shell.ok("%%cabw --name empty\n0")
+    frame = session_shell.ok("%cabw list").result.result
     assert list(frame.session) == ["run", "empty", "(unnamed)", "(unnamed)"]
     assert list(frame.capture.fillna(-1)) == [0, -1, 0, 1]
-    assert frame.autograd_nodes[0] == len(captured["run"][0].record.autograd_nodes)
+    assert frame.autograd_nodes[0] == len(session_shell["run"][0].record.autograd_nodes)
 
 
-def test_close(captured):
-    captured.ok("%%cabw --name run\n" + BACKWARD)
-    captured.ok("%cabw close")
-    assert captured["run"].closed
-    assert list(captured.ok("%cabw list").result.result.state) == ["closed", "open", "open"]
-    assert captured.ok("%cabw graph").result.result.source
-    assert "was closed" in captured.run("%cabw parity").usage_error
-    captured.ok("%cabw close --all")
-    assert set(captured.ok("%cabw list").result.result.state) == {"closed"}
-    captured.ok("%%cabw --name again\n" + BACKWARD)
-    captured.ok("%%cabw --name run\n" + BACKWARD)
-    captured.ok("%cabw close again")
-    assert captured["again"].closed
-    assert not captured["run"].closed
+def test_close(session_shell):
+    session_shell.ok("%%cabw --name run\n" + BACKWARD)
+    session_shell.ok("%cabw close")
+    assert session_shell["run"].closed
+    assert list(session_shell.ok("%cabw list").result.result.state) == ["closed", "open", "open"]
+    assert session_shell.ok("%cabw graph").result.result.source
+    assert "was closed" in session_shell.run("%cabw parity").usage_error
+    session_shell.ok("%cabw close --all")
+    assert set(session_shell.ok("%cabw list").result.result.state) == {"closed"}
+    session_shell.ok("%%cabw --name again\n" + BACKWARD)
+    session_shell.ok("%%cabw --name run\n" + BACKWARD)
+    session_shell.ok("%cabw close again")
+    assert session_shell["again"].closed
+    assert not session_shell["run"].closed
 
 
-def test_sessions_by_name(captured):
-    captured.ok("import cabw_viz\nwith cabw_viz.capture(model) as mine:\n    model(x).sum().backward()")
-    captured.ok("%%cabw --name run\n" + BACKWARD)
-    assert captured.ok("%cabw parity --session mine").result.result.ok
-    assert captured.ok("%cabw graph --session run").result.result.drawing == captured["run"][0].graph().drawing
+def test_sessions_by_name(session_shell):
+    session_shell.ok("import cabw_viz\nwith cabw_viz.capture(model) as mine:\n    model(x).sum().backward()")
+    session_shell.ok("%%cabw --name run\n" + BACKWARD)
+    assert session_shell.ok("%cabw parity --session mine").result.result.ok
+    assert (
+        session_shell.ok("%cabw graph --session run").result.result.drawing == session_shell["run"][0].graph().drawing
+    )
 
 
 def test_the_only_session_needs_no_name(shell):
@@ -101,33 +103,33 @@ def test_the_only_session_needs_no_name(shell):
     assert "--session mine" in text
 
 
-def test_touches_says_what_was_found_and_shows_the_table(captured):
-    captured.ok("%%cabw --name clean\n" + BACKWARD)
-    shown = captured.ok("%cabw touches --session clean")
+def test_touches_says_what_was_found_and_shows_the_table(session_shell):
+    session_shell.ok("%%cabw --name clean\n" + BACKWARD)
+    shown = session_shell.ok("%cabw touches --session clean")
     assert "nodes, 0 touches" in shown.out
     assert shown.result.result.empty
-    audited = captured.ok("%cabw touches --session clean --audit --phase execution")
+    audited = session_shell.ok("%cabw touches --session clean --audit --phase execution")
     assert "execution: " in audited.out
     assert set(audited.result.result["phase"]) == {"execution"}
-    assert captured.ok("%cabw touches --session clean --phase graph_pass").result.result.empty
+    assert session_shell.ok("%cabw touches --session clean --phase graph_pass").result.result.empty
 
 
-def test_lower_makes_what_the_level_aten_draws(captured):
-    captured.ok("%%cabw --name made\n" + BACKWARD)
-    cap = captured["made"][0]
-    lowered = captured.ok("%cabw lower --session made").result.result
+def test_lower_makes_what_the_level_aten_draws(session_shell):
+    session_shell.ok("%%cabw --name made\n" + BACKWARD)
+    cap = session_shell["made"][0]
+    lowered = session_shell.ok("%cabw lower --session made").result.result
     assert sorted(lowered.leaves) == sorted(leaf.label for leaf in cap.record.leaves)
-    assert captured.ok("%cabw graph --level aten --session made").result.result.drawing.level == "aten"
-    assert captured.ok("%cabw memory --session made --depth 1").result.result.equals(cap.memory(1))
+    assert session_shell.ok("%cabw graph --level aten --session made").result.result.drawing.level == "aten"
+    assert session_shell.ok("%cabw memory --session made --depth 1").result.result.equals(cap.memory(1))
 
 
-def test_times_shows_the_slowest_first_and_keeps_the_seconds(captured):
-    captured.ok("%%cabw --name timed\n" + BACKWARD)
-    frame = captured.ok("%cabw times --session timed --repeats 1").result.result
+def test_times_shows_the_slowest_first_and_keeps_the_seconds(session_shell):
+    session_shell.ok("%%cabw --name timed\n" + BACKWARD)
+    frame = session_shell.ok("%cabw times --session timed --repeats 1").result.result
     assert frame["seconds"].dropna().is_monotonic_decreasing
-    assert set(frame.index) == set(captured["timed"][0].nodes.index)
-    assert captured["timed"][0].results.node_seconds
-    assert "Expected: a whole number from 1" in captured.run("%cabw times --session timed --repeats 0").usage_error
+    assert set(frame.index) == set(session_shell["timed"][0].nodes.index)
+    assert session_shell["timed"][0].results.node_seconds
+    assert "Expected: a whole number from 1" in session_shell.run("%cabw times --session timed --repeats 0").usage_error
 
 
 @pytest.mark.parametrize("line", ["%cabw", "%cabw help"])
@@ -186,8 +188,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("cell", WRONG)
-def test_wrong_use_is_a_clear_sentence(captured, cell):
-    text = captured.run(cell).usage_error
+def test_wrong_use_is_a_clear_sentence(session_shell, cell):
+    text = session_shell.run(cell).usage_error
     assert text.startswith("UsageError: ")
     for part in WRONG[cell]:
         assert part in text

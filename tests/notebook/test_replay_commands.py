@@ -1,4 +1,4 @@
-"""`%cabw parity` and `%%cabw` that run the graph elsewhere, in another dtype, through a compiler."""
+"""`%cabw parity` and `%%cabw` that run the graph on another device, in another dtype, through a compiler."""
 
 import pytest
 
@@ -6,25 +6,27 @@ STEP = "model.zero_grad()\nmodel(x).sum().backward()"
 
 
 @pytest.fixture
-def captured(shell):
+def session_shell(shell):
     shell.ok(f"%%cabw --model model\n{STEP}")
     return shell
 
 
-def test_parity_in_another_dtype_and_through_a_compiler(captured):
-    report = captured.ok("%cabw parity --dtype float64").result.result
+def test_parity_in_another_dtype_and_through_a_compiler(session_shell):
+    report = session_shell.ok("%cabw parity --dtype float64").result.result
     assert report.ok
     assert report.comparison.candidate.endswith("in float64: the backward of the saved forward in that dtype")
-    report = captured.ok("%cabw parity --device cpu --backend aot_eager --exact --measures cosine,ulp").result.result
+    report = session_shell.ok(
+        "%cabw parity --device cpu --backend aot_eager --exact --measures cosine,ulp"
+    ).result.result
     assert report.ok
     assert "backend='aot_eager'" in report.comparison.candidate
     assert report.frame["reference_err"].notna().all()
     assert list(report.frame.columns[-2:]) == ["cosine", "ulp"]
 
 
-def test_a_report_is_written(captured, tmp_path):
+def test_a_report_is_written(session_shell, tmp_path):
     path = tmp_path / "parity.csv"
-    ran = captured.ok(f'%cabw parity --save "{path}"')
+    ran = session_shell.ok(f'%cabw parity --save "{path}"')
     assert ran.result.result is None
     assert f"wrote {path}" in ran.out
     assert path.read_text("utf-8").startswith("parameter,verdict")
@@ -38,8 +40,8 @@ def test_a_cell_that_says_where_asks_for_parity(shell, option):
     assert ("in float64" in report) == ("float64" in option)
 
 
-def test_a_cell_without_any_of_it_does_not(captured):
-    ran = captured.ok(f"%%cabw --model model\n{STEP}")
+def test_a_cell_without_any_of_it_does_not(session_shell):
+    ran = session_shell.ok(f"%%cabw --model model\n{STEP}")
     assert not any("gradients agree" in str(shown.get("text/plain")) for shown in ran.shown)
 
 
@@ -60,6 +62,6 @@ def test_a_cell_that_asks_for_what_is_not_there_does_not_run(shell, option):
         ("%cabw parity --save parity.xlsx", ("cannot be saved as '.xlsx'", ".csv")),
     ],
 )
-def test_what_is_not_there_is_said(captured, line, texts):
-    error = captured.run(line).usage_error
+def test_what_is_not_there_is_said(session_shell, line, texts):
+    error = session_shell.run(line).usage_error
     assert all(text in error for text in texts), error
