@@ -17,7 +17,7 @@ from cabw_viz.views.inspector import columns, findings
 from cabw_viz.views.render import graph_view
 from tests import records
 from tests.inspector.blocks import results_of, transformer
-from tests.module_models import MODELS, captured
+from tests.module_models import MODELS, capture_of_model
 
 AS_CAPTURED = Path(__file__).parent
 NODE = shutil.which("node")
@@ -116,7 +116,7 @@ def groups_of(tree):
 
 @pytest.mark.skipif(NODE is None, reason="needs Node; try: apt-get install nodejs")
 def test_the_browser_has_the_groups_of_the_drawing(tmp_path):
-    made = {name: captured(name).record for name in MODELS} | {"turns2": turns(2), "turns6": turns(6)}
+    made = {name: capture_of_model(name).record for name in MODELS} | {"turns2": turns(2), "turns6": turns(6)}
     made |= {"blocks": transformer(12), "uneven": uneven(), "again": in_modules("b.0 b.0 a.0 a.0 " * 2)}
     for name, record in made.items():
         (tmp_path / f"{name}.data").write_bytes(columns.pack_graph(record))
