@@ -86,10 +86,24 @@ def test_what_is_selected(session):
     group = inspector.selected
     assert {"AddmmBackward0", "AccumulateGrad"} <= {node.name for node in group}
     assert {node.module for node in group} == {"0"}
-    inspector.selection = "g:0@2"  # a part of a module that was cut
-    assert inspector.selected == group
+    inspector.selection = "g:0@2"  # this module has one part
+    assert inspector.selected == ()
     inspector.selection = "nonsense"
     assert inspector.selected is None
+
+
+def test_a_part_of_a_module_is_selected_as_focus_draws_it():
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(4, 4) for name in "ab"})
+    with cabw_viz.capture(model) as session:
+        x = torch.randn(2, 4)
+        for name in "abab":
+            x = model[name](x)
+        x.sum().backward()
+    inspector = session[0].inspect()
+    for name in ("b", "b@2", "a", "a@2"):
+        inspector.selection = f"g:{name}"
+        boxes = session[0].graph(focus=name).drawing.boxes
+        assert {node.number for node in inspector.selected} == {number for box in boxes for number in box.nodes}
 
 
 def test_it_can_be_observed(session):
