@@ -92,8 +92,8 @@ def _scale(record: CaptureRecord, by: str | Figures, results: Results) -> _Scale
 
 def _shaded(box: Box, scale: _Scale, figure: float | None, shade: int) -> Box:
     value = "" if not figure else scale.worse if figure == math.inf else scale.text(figure)
-    told = scale.unknown if figure is None else value or scale.nothing
-    return replace(box, shade=shade, value=value, tooltip=f"{box.tooltip or box.title}; {scale.words}: {told}")
+    text = scale.unknown if figure is None else value or scale.nothing
+    return replace(box, shade=shade, value=value, tooltip=f"{box.tooltip or box.title}; {scale.words}: {text}")
 
 
 # --------------------------------------------------------------------------------------------------------------- steps
@@ -131,8 +131,8 @@ def _words(scale: _Scale, step: int, figures: Iterable[float | None], steps: Ite
         return scale.nothing
     if step == WORSE:
         return scale.worse
-    found = [figure for figure, other in zip(figures, steps, strict=True) if other == step and figure is not None]
-    low, high = scale.text(min(found)), scale.text(max(found))
+    members = [figure for figure, other in zip(figures, steps, strict=True) if other == step and figure is not None]
+    low, high = scale.text(min(members)), scale.text(max(members))
     return low if low == high else f"{low} to {high}"
 
 
@@ -160,11 +160,11 @@ def _bytes(record: CaptureRecord, _: Results) -> _Scale:
         seen = f"no saved tensors are known of this backward, captured on torch {record.torch_version}"
         raise _missing("bytes", seen, "another capture, on torch 2.9 or newer, of a backward that saves tensors")
 
-    def held(numbers: Sequence[int]) -> float:
-        kept = [found for number in numbers for found in stored(record.by_number[number])]
-        return sum({storage: size for storage, size, of in kept if not (of.names or of.view_of)}.values())
+    def total(numbers: Sequence[int]) -> float:
+        tensors = [tensor for number in numbers for tensor in stored(record.by_number[number])]
+        return sum({storage: size for storage, size, of in tensors if not (of.names or of.view_of)}.values())
 
-    return _Scale("bytes kept for the backward, beside parameters", held, bytes_text, "none")
+    return _Scale("bytes kept for the backward, beside parameters", total, bytes_text, "none")
 
 
 def _time(record: CaptureRecord, results: Results) -> _Scale:
@@ -198,10 +198,10 @@ def _parity(record: CaptureRecord, results: Results) -> _Scale:
     )
 
 
-def _own(record: CaptureRecord, given: Figures) -> _Scale:
+def _own(record: CaptureRecord, by_node: Figures) -> _Scale:
     """Figures that the reader brings."""
     figures: dict[int, float] = {}
-    for number, figure in given.items():
+    for number, figure in by_node.items():
         if number not in record.by_number:
             raise CabwError(
                 f"color_by has a figure for {number!r}, which is no autograd node of this backward",
@@ -218,7 +218,7 @@ def _own(record: CaptureRecord, given: Figures) -> _Scale:
         return sum(known) if known else None
 
     return _Scale(
-        str(getattr(given, "name", None) or "figures of your own"),
+        str(getattr(by_node, "name", None) or "figures of your own"),
         added,
         "{:,.4g}".format,
         "0",
@@ -236,10 +236,10 @@ def _errors(record: CaptureRecord, results: Results) -> dict[int, float]:
                 errors[row.number] = _error(row.out)
     if results.comparison is not None:
         nodes = {name: leaf.autograd_node for leaf in record.leaves for name in (*leaf.names, leaf.label)}
-        for found in sorted(results.comparison.rows, key=badness):
-            number = nodes.get(found.name)
+        for parameter in sorted(results.comparison.rows, key=badness):
+            number = nodes.get(parameter.name)
             if number is not None:
-                errors[number] = max(errors.get(number, 0.0), _figure(found.verdict, found.max_rel_err))
+                errors[number] = max(errors.get(number, 0.0), _figure(parameter.verdict, parameter.max_rel_err))
     return errors
 
 

@@ -108,16 +108,16 @@ def _drawn(part: Cut, wanted: Wanted) -> Drawing:
 def smaller(record: CaptureRecord, drawing: Drawing) -> str:
     """What to ask for instead of a drawing that is too large, with what that comes to; empty if there is nothing."""
     nodes, whole = len(record.autograd_nodes), len(drawing.boxes)
-    found = []
+    proposals = []
     if drawing.level in ("fx", "aten") and nodes < whole:
-        found.append(f"level='autograd' ({counted(nodes, 'node')})")
+        proposals.append(f"level='autograd' ({counted(nodes, 'node')})")
     if has_modules(record):
         depth, boxes = readable_depth(record)
         if boxes < whole:
             level = "" if drawing.level == "module" else "level='module', "
-            found.append(f"{level}depth={depth} ({counted(boxes, 'box', 'boxes')})")
+            proposals.append(f"{level}depth={depth} ({counted(boxes, 'box', 'boxes')})")
         modules = Counter(node.module for node in record.autograd_nodes if node.module)
         for name in (path for node, _ in modules.most_common(1) for path in (node, node.rpartition(".")[0]) if path):
             inside = sum(f"{node.module}.".startswith(f"{name}.") for node in record.autograd_nodes)
-            found.append(f"focus={name!r} ({counted(inside, 'autograd node')})")
-    return ", or ".join(found)
+            proposals.append(f"focus={name!r} ({counted(inside, 'autograd node')})")
+    return ", or ".join(proposals)

@@ -134,13 +134,13 @@ def _neighbours(record: CaptureRecord, start: int, hops: int) -> set[int]:
             if edge.target in record.by_number:
                 beside[node.number].add(edge.target)
                 beside[edge.target].add(node.number)
-    found, rim = {start}, {start}
+    numbers, rim = {start}, {start}
     for _ in range(hops):
-        rim = {other for number in rim for other in beside[number]} - found
+        rim = {other for number in rim for other in beside[number]} - numbers
         if not rim:
             break
-        found |= rim
-    return found
+        numbers |= rim
+    return numbers
 
 
 def ways_to(record: CaptureRecord, name: str) -> set[int]:
@@ -157,25 +157,25 @@ def ways_to(record: CaptureRecord, name: str) -> set[int]:
         for edge in node.edges:
             if edge.target != leaf.autograd_node or edge.input == leaf.input:
                 above[edge.target].append(node.number)
-    todo, found = [leaf.autograd_node], set[int]()
+    todo, numbers = [leaf.autograd_node], set[int]()
     while todo:
         number = todo.pop()
-        if number not in found:
-            found.add(number)
+        if number not in numbers:
+            numbers.add(number)
             todo += above[number]
-    return found
+    return numbers
 
 
 def _leaf(record: CaptureRecord, name: str) -> Leaf:
     """The leaf of this name; a tied parameter has several."""
-    found = next((leaf for leaf in record.leaves if name in (*leaf.names, leaf.label)), None)
-    if found is None:
+    leaf = next((leaf for leaf in record.leaves if name in (*leaf.names, leaf.label)), None)
+    if leaf is None:
         raise CabwError(
             f"path_to={name!r} is no parameter of this backward",
             expected=_near(record, name),
             try_="cap.nodes lists the leaves",
         )
-    return found
+    return leaf
 
 
 def _near(record: CaptureRecord, name: object, *, others: bool = False) -> str:
@@ -183,5 +183,5 @@ def _near(record: CaptureRecord, name: object, *, others: bool = False) -> str:
     names = [n for leaf in record.leaves if leaf.autograd_node in record.by_number for n in leaf.names if n != name]
     like = [n for n in names if str(name) and str(name) in n][:3] or difflib.get_close_matches(str(name), names, 3, 0.5)
     like = like or names[:3]
-    shown = " or ".join(map(repr, like))
-    return (f"path_to={shown}" if others else f"one such as {shown}") if shown else ""
+    suggestions = " or ".join(map(repr, like))
+    return (f"path_to={suggestions}" if others else f"one such as {suggestions}") if suggestions else ""

@@ -36,12 +36,12 @@ def incoming(record: CaptureRecord) -> dict[int, Entering]:
 
     Edges to nodes that are not part of the record (pruned by `inputs=`) are left out.
     """
-    found: dict[int, Entering] = defaultdict(lambda: defaultdict(list))
+    sources: dict[int, Entering] = defaultdict(lambda: defaultdict(list))
     for node in record.autograd_nodes:
         for edge in node.edges:
             if edge.target in record.by_number:
-                found[edge.target][edge.input].append(Source(node.number, edge.output))
-    return {number: dict(sorted(entering.items())) for number, entering in found.items()}
+                sources[edge.target][edge.input].append(Source(node.number, edge.output))
+    return {number: dict(sorted(entering.items())) for number, entering in sources.items()}
 
 
 def summed(entering: Entering) -> dict[int, int]:
@@ -51,8 +51,8 @@ def summed(entering: Entering) -> dict[int, int]:
 
 def hooks_of(node: AutogradNode, kinds: tuple[HookKind, ...]) -> list[tuple[int, Hook]]:
     """The node's hooks of these kinds with their places in `node.hooks`, in the order in which they run."""
-    found = [(place, hook) for place, hook in enumerate(node.hooks) if hook.kind in kinds]
-    return sorted(found, key=lambda item: kinds.index(item[1].kind))
+    hooks = [(place, hook) for place, hook in enumerate(node.hooks) if hook.kind in kinds]
+    return sorted(hooks, key=lambda item: kinds.index(item[1].kind))
 
 
 def reached(record: CaptureRecord, node: AutogradNode) -> bool:
@@ -63,11 +63,11 @@ def reached(record: CaptureRecord, node: AutogradNode) -> bool:
 
 def returned_leaves(record: CaptureRecord) -> dict[int, list[Leaf]]:
     """The leaves whose gradients the call returns instead of accumulating them, by the node that these enter."""
-    found: dict[int, list[Leaf]] = defaultdict(list)
+    leaves: dict[int, list[Leaf]] = defaultdict(list)
     for leaf in record.leaves:
         if leaf.output is not None and leaf.autograd_node in record.by_number:
-            found[leaf.autograd_node].append(leaf)
-    return dict(found)
+            leaves[leaf.autograd_node].append(leaf)
+    return dict(leaves)
 
 
 def hooked_input(record: CaptureRecord, node: AutogradNode, hook: Hook, entering: Entering) -> int | None:
@@ -85,16 +85,16 @@ def hooked_input(record: CaptureRecord, node: AutogradNode, hook: Hook, entering
 
 def _producers(record: CaptureRecord, number: int, values: Iterable[int]) -> set[int]:
     """The autograd nodes from which these graph values come, past picking, summing and this node's own hooks."""
-    found, seen, todo = set(), set[int](), list(values)
+    producers, visited, todo = set(), set[int](), list(values)
     while todo:
         ordinal = todo.pop()
-        if ordinal in seen:
+        if ordinal in visited:
             continue
-        seen.add(ordinal)
+        visited.add(ordinal)
         value = record.graph_nodes[ordinal]
         own_hook = value.kind == "hook" and value.autograd_node == number
         if own_hook or value.kind in {"getitem", "gradient_sum"}:
             todo.extend(value.inputs)
         elif value.autograd_node is not None:
-            found.add(value.autograd_node)
-    return found
+            producers.add(value.autograd_node)
+    return producers

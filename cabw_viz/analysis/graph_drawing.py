@@ -47,21 +47,21 @@ def draw_graph(
         only: The autograd nodes whose graph nodes are drawn; None for all.
         level: What the drawing is called.
     """
-    shown = [
+    nodes = [
         node
         for node in record.graph_nodes
         if (plumbing or node.kind not in PLUMBING) and (only is None or node.autograd_node in only)
     ]
-    frames = _frames(record, shown)
+    frames = _frames(record, nodes)
     lifted = {} if plumbing else _lifted_texts(record)
-    origins = _origins(record, {node.ordinal for node in shown})
-    boxes = [_box(record, node, _named_inputs(node, lifted), frames) for node in shown]
-    arrows = [arrow for node in shown for arrow in _arrows(record, node, origins)]
+    origins = _origins(record, {node.ordinal for node in nodes})
+    boxes = [_box(record, node, _named_inputs(node, lifted), frames) for node in nodes]
+    arrows = [arrow for node in nodes for arrow in _arrows(record, node, origins)]
     arrows += _orders(record, {arrow.target for arrow in arrows})
     if not plumbing:
         _add_returned(record, origins, boxes, arrows, alone=only is None)
-    _add_failed(record, shown, boxes, arrows)
-    facts = _facts(record, len(shown), "aten node" if level == "aten" else "graph node")
+    _add_failed(record, nodes, boxes, arrows)
+    facts = _facts(record, len(nodes), "aten node" if level == "aten" else "graph node")
     clusters = tuple(frames.values())
     return Drawing(level, call_title(record), facts, tuple(boxes), tuple(arrows), clusters, problem_of(record))
 
@@ -93,17 +93,17 @@ def as_lowered(record: CaptureRecord, lowered: tuple[GraphNode, ...]) -> Capture
     )
 
 
-def _origins(record: CaptureRecord, shown: set[int]) -> list[int | None]:
+def _origins(record: CaptureRecord, visible: set[int]) -> list[int | None]:
     """For each graph node the visible one from which its value comes; None for a value from outside the graph."""
-    found: list[int | None] = []
+    origins: list[int | None] = []
     for node in record.graph_nodes:
-        if node.ordinal in shown:
-            found.append(node.ordinal)
+        if node.ordinal in visible:
+            origins.append(node.ordinal)
         elif node.kind == "getitem" and node.inputs and node.inputs[0] < node.ordinal:
-            found.append(found[node.inputs[0]])
+            origins.append(origins[node.inputs[0]])
         else:
-            found.append(None)
-    return found
+            origins.append(None)
+    return origins
 
 
 def border_values(record: CaptureRecord, drawing: Drawing) -> list[tuple[str, int, bool]]:
@@ -114,7 +114,7 @@ def border_values(record: CaptureRecord, drawing: Drawing) -> list[tuple[str, in
     """
     drawn = {box.id for box in drawing.boxes}
     visible = {row.ordinal for row in record.graph_nodes if row.kind not in PLUMBING or f"g{row.ordinal}" in drawn}
-    origins, found = _origins(record, visible), []
+    origins, values = _origins(record, visible), []
     for node in record.graph_nodes:
         if node.ordinal not in visible:
             continue
@@ -126,8 +126,8 @@ def border_values(record: CaptureRecord, drawing: Drawing) -> list[tuple[str, in
             inside, outside = (node.ordinal, origin) if entering else (origin, node.ordinal)
             number = record.graph_nodes[outside].autograd_node
             if number is not None:
-                found.append((f"g{inside}", number, entering))
-    return found
+                values.append((f"g{inside}", number, entering))
+    return values
 
 
 def _lifted_texts(record: CaptureRecord) -> dict[int, str]:
@@ -147,9 +147,9 @@ def _named_inputs(node: GraphNode, lifted: dict[int, str]) -> tuple[str, ...]:
     return tuple(names) if more <= 0 else (*names[:SHOWN_INPUTS], f"and {counted(more, 'more input')}")
 
 
-def _frames(record: CaptureRecord, shown: list[GraphNode]) -> dict[int, Cluster]:
+def _frames(record: CaptureRecord, nodes: list[GraphNode]) -> dict[int, Cluster]:
     """Frames around the autograd nodes that became several visible graph nodes, by their number."""
-    sizes = Counter(node.autograd_node for node in shown if _in_frame(node))
+    sizes = Counter(node.autograd_node for node in nodes if _in_frame(node))
     return {
         node.number: Cluster(f"cluster_n{node.number}", node.kind, record.label(node), node.number)
         for node in record.autograd_nodes
@@ -213,26 +213,26 @@ def _arrows(record: CaptureRecord, node: GraphNode, origins: list[int | None]) -
         origin = origins[ordinal]
         if origin is not None:
             carried[origin].append(record.graph_nodes[ordinal])
-    found = []
+    arrows = []
     for origin, values in carried.items():
         groups = [[value] for value in values] if node.kind == "gradient_sum" else [values]
         for group in groups:
             tooltip = f"{', '.join(value.name for value in group)} to {node.name}"
             faint = record.graph_nodes[origin].kind == "unpack_hook"  # a saved tensor, not a gradient
-            found.append(Arrow(f"g{origin}", f"g{node.ordinal}", tooltip=tooltip, faint=faint))
-    return found
+            arrows.append(Arrow(f"g{origin}", f"g{node.ordinal}", tooltip=tooltip, faint=faint))
+    return arrows
 
 
 def _orders(record: CaptureRecord, reached: set[str]) -> list[Arrow]:
     """Faint arrows to the post-accumulate hooks, which read the leaf and nothing that the graph computes."""
-    found = []
+    arrows = []
     for node in record.autograd_nodes:
         calls = [ordinal for ordinal in node.graph_nodes if record.graph_nodes[ordinal].kind == "accumulate_grad"]
         for hook in node.hooks if calls else ():
             target = f"g{hook.graph_node}"
             if hook.kind == "post_acc_grad_hook" and hook.graph_node is not None and target not in reached:
-                found.append(Arrow(f"g{calls[0]}", target, tooltip="runs after it", faint=True))
-    return found
+                arrows.append(Arrow(f"g{calls[0]}", target, tooltip="runs after it", faint=True))
+    return arrows
 
 
 def _returned_values(record: CaptureRecord) -> dict[int, int]:
@@ -262,20 +262,20 @@ def _add_returned(
             arrows.append(Arrow(f"g{origins[ordinal]}", f"returned_{place}", tooltip=title))
 
 
-def _add_failed(record: CaptureRecord, shown: list[GraphNode], boxes: list[Box], arrows: list[Arrow]) -> None:
+def _add_failed(record: CaptureRecord, nodes: list[GraphNode], boxes: list[Box], arrows: list[Arrow]) -> None:
     """A box for the autograd node at which the trace stopped, after the boxes that its gradients come from."""
     number = None if record.failure is None else record.failure.autograd_node
     if number is None or number not in record.by_number:
         return
     boxes.append(autograd_box(record, record.by_number[number]))
-    last = {node.autograd_node: node.ordinal for node in shown}  # later ones overwrite: the last graph node of each
+    last = {node.autograd_node: node.ordinal for node in nodes}  # later ones overwrite: the last graph node of each
     sources = {s.number for sources in incoming(record).get(number, {}).values() for s in sources} | {number}
     arrows += [Arrow(f"g{last[s]}", f"n{number}", faint=True) for s in sorted(sources) if s in last]
 
 
-def _facts(record: CaptureRecord, shown: int, noun: str) -> tuple[str, ...]:
+def _facts(record: CaptureRecord, count: int, noun: str) -> tuple[str, ...]:
     total = len(record.graph_nodes)
-    drawn = counted(total, noun) if shown == total else f"{shown:,} of {counted(total, noun)}"
+    drawn = counted(total, noun) if count == total else f"{count:,} of {counted(total, noun)}"
     facts = [drawn, counted(len(record.autograd_nodes), "autograd node")]
     facts += [counted(len(record.inputs), "lifted input")] if record.inputs else []
     facts += [counted(len(record.sizes), "lifted size")] if record.sizes else []

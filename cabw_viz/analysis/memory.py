@@ -60,15 +60,15 @@ def held_by_module(record: CaptureRecord, depth: int | None = None) -> tuple[Mod
         raise CabwError(
             f"depth={depth!r} is no depth", expected="a whole number from 1, or None", try_="memory(depth=2)"
         )
-    kept: dict[str, _Kept] = {}
+    by_module: dict[str, _Kept] = {}
     for node in record.autograd_nodes:
         if node.saved:
-            _keep(kept.setdefault(_shortened(module_text(node), depth), _Kept()), node)
+            _keep(by_module.setdefault(_shortened(module_text(node), depth), _Kept()), node)
     keepers: dict[Storage, list[str]] = {}
-    for module, what in kept.items():
+    for module, what in by_module.items():
         for storage in what.storages:
             keepers.setdefault(storage, []).append(module)
-    rows = (_row(module, what, keepers) for module, what in kept.items())
+    rows = (_row(module, what, keepers) for module, what in by_module.items())
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.module)))
 
 

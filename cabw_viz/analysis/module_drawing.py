@@ -230,8 +230,8 @@ class ModuleDrawing:
     def _special(self, nodes: Sequence[AutogradNode], head: Group) -> list[str]:
         """Lines on what a reader would want to know is in a box."""
         kinds = Counter(node.kind for node in nodes)
-        found = [(_WORDS[kind], count) for kind, count in kinds.items() if kind in _WORDS and not head.own]
-        lines = [counted(count, *words) for words, count in found]
+        counts = [(_WORDS[kind], count) for kind, count in kinds.items() if kind in _WORDS and not head.own]
+        lines = [counted(count, *words) for words, count in counts]
         leaves = sum(len(self.returned.get(node.number, ())) for node in nodes)
         lines += [counted(leaves, "gradient") + " returned"] if leaves else []
         failure = self.record.failure
@@ -274,13 +274,14 @@ class ModuleDrawing:
                     ways[way].append(route(self.record, node, edge.output, target, edge.input))
         self.boxes = [replace(box, inside=inside[place]) for place, box in enumerate(self.boxes)]
         circles = _circles_of(ways)
-        return [self._arrow(*way, told, back=way[1] < way[0] and way in circles) for way, told in ways.items()]
+        return [self._arrow(*way, routes, back=way[1] < way[0] and way in circles) for way, routes in ways.items()]
 
-    def _arrow(self, source: int, target: int, told: list[str], *, back: bool) -> Arrow:
+    def _arrow(self, source: int, target: int, routes: list[str], *, back: bool) -> Arrow:
         one, other = self.boxes[source], self.boxes[target]
-        times, alike = len(told), self.times[self._shared_frame(one, other)]
+        times, alike = len(routes), self.times[self._shared_frame(one, other)]
         label = times // alike if times % alike == 0 else times
-        tooltip = [counted(times, "gradient"), *told[:TOLD], *(["…"] if times > TOLD else [])] if times > 1 else told
+        more = ["…"] if times > TOLD else []
+        tooltip = [counted(times, "gradient"), *routes[:TOLD], *more] if times > 1 else routes
         text = f"×{label:,}" if label > 1 else ""
         if back and alike > 1:
             text = f"to the next {text}"
@@ -292,11 +293,11 @@ class ModuleDrawing:
         return next((frame for frame in self._frames(one) if frame in outer), None)
 
     def _frames(self, box: Box) -> list[str | None]:
-        found, frame = list[str | None](), box.cluster
+        frames, frame = list[str | None](), box.cluster
         while frame is not None:
-            found.append(frame)
+            frames.append(frame)
             frame = self.clusters[frame].parent
-        return found
+        return frames
 
 
 def _circles_of(ways: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
@@ -306,13 +307,13 @@ def _circles_of(ways: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
     for source, target in ways:
         after[source].append(target)
         after[target]  # every box has its entry
-    component = {place: number for number, found in enumerate(strong_components(after)) for place in found}
+    component = {place: number for number, places in enumerate(strong_components(after)) for place in places}
     return {way for way in ways if component[way[0]] == component[way[1]]}
 
 
 def _numbered(nodes: Sequence[AutogradNode]) -> str:
-    shown = " ".join(f"#{node.number}" for node in nodes[:TOLD])
-    return shown + (" …" if len(nodes) > TOLD else "")
+    numbers = " ".join(f"#{node.number}" for node in nodes[:TOLD])
+    return numbers + (" …" if len(nodes) > TOLD else "")
 
 
 def _stems(nodes: Sequence[AutogradNode]) -> str:

@@ -58,11 +58,11 @@ def lifted(node: AutogradNode) -> tuple[Change, ...]:
         name = _ELEMENT.sub("", use.meaning)
         groups.setdefault(use.meaning if name in mixed else name, []).append((use.size, use.value))
     whole = {use.meaning for use in node.lifted}
-    found = []
+    changes = []
     for name, uses in groups.items():
         values = uses[0][1] if name in whole else [value for _, value in uses]
-        found.append(Change(f"{name} = {values}", again=False, where=ranges([index for index, _ in uses])))
-    return tuple(found)
+        changes.append(Change(f"{name} = {values}", again=False, where=ranges([index for index, _ in uses])))
+    return tuple(changes)
 
 
 def ranges(indices: Sequence[int]) -> str:
@@ -125,29 +125,29 @@ def size_change(record: CaptureRecord, value: int) -> Change:
 def _extents(record: CaptureRecord) -> tuple[Change, ...]:
     used = [use.size for node in record.autograd_nodes for use in node.lifted]
     stuck = [_at(node) for node in record.autograd_nodes if _baked_sizes(node)]
-    found = [Change("sizes, strides and offsets of tensors", again=False, where=ranges(used))] if used else []
+    changes = [Change("sizes, strides and offsets of tensors", again=False, where=ranges(used))] if used else []
     if stuck:
-        found.append(Change("sizes, strides and offsets that are constants", again=True, where=", ".join(stuck)))
-    return tuple(found)
+        changes.append(Change("sizes, strides and offsets that are constants", again=True, where=", ".join(stuck)))
+    return tuple(changes)
 
 
 def _kinds(record: CaptureRecord) -> tuple[Change, ...]:
-    found: dict[str, None] = {}
+    kinds: dict[str, None] = {}
     for node in record.autograd_nodes:
-        found |= {f"{b.attribute} {b.value}": None for b in node.baked if b.attribute in ("device", "dtype", "layout")}
+        kinds |= {f"{b.attribute} {b.value}": None for b in node.baked if b.attribute in ("device", "dtype", "layout")}
     for lifted_input in record.inputs:
-        found |= {f"device {lifted_input.device}": None, f"dtype {lifted_input.dtype}": None}
-    return tuple(Change(what, again=True) for what in sorted(found) if not what.endswith(" "))
+        kinds |= {f"device {lifted_input.device}": None, f"dtype {lifted_input.dtype}": None}
+    return tuple(Change(what, again=True) for what in sorted(kinds) if not what.endswith(" "))
 
 
 def _constants(record: CaptureRecord) -> tuple[Change, ...]:
     """Scalars, dims and such, each with the nodes in which it stands."""
-    found: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for node in record.autograd_nodes:
         for constant in node.baked:
             if constant.attribute in ("dim", "scalar", "memory_format", "flag") and constant.meaning not in _PLUMBING:
-                found.setdefault(f"{constant.meaning} = {constant.value}", []).append(_at(node))
-    return tuple(Change(what, again=True, where=", ".join(dict.fromkeys(nodes))) for what, nodes in found.items())
+                places.setdefault(f"{constant.meaning} = {constant.value}", []).append(_at(node))
+    return tuple(Change(what, again=True, where=", ".join(dict.fromkeys(nodes))) for what, nodes in places.items())
 
 
 _PLUMBING = ("needs_input_grad", "accumulates into a .grad", "has_post_hooks")

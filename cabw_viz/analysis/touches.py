@@ -133,32 +133,32 @@ def mark_touched(drawing: Drawing, record: CaptureRecord, results: Results) -> D
 
 def _by_autograd_node(record: CaptureRecord, drawing: Drawing) -> dict[str, str]:
     texts = {number: str(mark) for number, mark in marks(record).items()}
-    found = {}
+    by_box = {}
     for box in drawing.boxes if texts else ():
         touched = [number for number in box.nodes if number in texts]
         if len(box.nodes) == 1 and touched:
-            found[box.id] = texts[touched[0]]
+            by_box[box.id] = texts[touched[0]]
         elif touched:
-            shown = [f"#{number} {texts[number]}" for number in touched[:NAMED]]
-            found[box.id] = "; ".join([*shown, *(["…"] if len(touched) > NAMED else [])])
-    return found
+            lines = [f"#{number} {texts[number]}" for number in touched[:NAMED]]
+            by_box[box.id] = "; ".join([*lines, *(["…"] if len(touched) > NAMED else [])])
+    return by_box
 
 
 def _by_graph_node(record: CaptureRecord, drawing: Drawing) -> dict[str, str]:
     """By the box that stands for the graph node read, through folded ones to the box that the value comes from."""
-    shown = {box.id for box in drawing.boxes}
+    boxes = {box.id for box in drawing.boxes}
     texts = marks(record)
-    found = {}
+    by_box = {}
     for touch in record.touches:
         if touch.autograd_node in texts:
-            box = _shown_box(record, shown, touch.node)
+            box = _shown_box(record, boxes, touch.node)
             if box is not None:
-                found[box] = str(texts[touch.autograd_node])
-    return found
+                by_box[box] = str(texts[touch.autograd_node])
+    return by_box
 
 
-def _shown_box(record: CaptureRecord, shown: set[str], ordinal: int | None) -> str | None:
-    while ordinal is not None and f"g{ordinal}" not in shown:
+def _shown_box(record: CaptureRecord, boxes: set[str], ordinal: int | None) -> str | None:
+    while ordinal is not None and f"g{ordinal}" not in boxes:
         node = record.graph_nodes[ordinal]
         ordinal = node.inputs[0] if node.kind == "getitem" and node.inputs else None
     return None if ordinal is None else f"g{ordinal}"

@@ -157,8 +157,8 @@ class GraphNode:
     @property
     def aot_node(self) -> str:
         """For what is pasted in from the backward of a compiled region: its name in that graph; empty for the rest."""
-        found = _PASTED.match(self.name)
-        return found[1] if found else ""
+        match = _PASTED.match(self.name)
+        return match[1] if match else ""
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,9 @@ def _marked(verdict: Verdict | None) -> str:
 
 def facts(divergence: Divergence) -> list[str]:
     """What was compared with what, how, and what a reader must know."""
-    found = [f"candidate: {divergence.candidate}", f"reference: {divergence.reference}"]
-    found += [f"tolerance: {dtype} rtol={rtol:g} atol={atol:g}" for dtype, rtol, atol in divergence.tolerances]
-    return found + [f"note: {note}" for note in divergence.notes]
+    lines = [f"candidate: {divergence.candidate}", f"reference: {divergence.reference}"]
+    lines += [f"tolerance: {dtype} rtol={rtol:g} atol={atol:g}" for dtype, rtol, atol in divergence.tolerances]
+    return lines + [f"note: {note}" for note in divergence.notes]
 
 
 def findings(divergence: Divergence) -> list[str]:
@@ -151,7 +151,7 @@ def divergence_text(divergence: Divergence) -> str:
     left = len(divergence.rows) - len(picked)
     more = [f"… {left:,} more rows: .frame", ""] if left and picked else [""] if picked else []
     head = [in_line(fact, 500) for fact in facts(divergence)]
-    return "\n".join([*head, "", *aligned(table), *more, *(in_line(found, 1000) for found in findings(divergence))])
+    return "\n".join([*head, "", *aligned(table), *more, *(in_line(line, 1000) for line in findings(divergence))])
 
 
 def _line(divergence: Divergence, index: int) -> tuple[str, ...]:

@@ -144,8 +144,8 @@ def _graphviz() -> ModuleType:
 
 def text_label(text: str, limit: int | None = None) -> str:
     """A text as part of an HTML-like label, cut to `limit` characters."""
-    shown = visible(text) if limit is None else shorten(visible(text), limit)
-    return html.escape(shown).replace("\\", "\\\\").replace("]", "&#93;")  # "]" alone breaks Graphviz's parser
+    line = visible(text) if limit is None else shorten(visible(text), limit)
+    return html.escape(line).replace("\\", "\\\\").replace("]", "&#93;")  # "]" alone breaks Graphviz's parser
 
 
 def _name_label(name: str) -> str:
@@ -158,8 +158,8 @@ def tooltip_text(text: str) -> str:
     Releases of Graphviz differ in how often they expand backslashes in tooltips (2.43 does it twice), so a
     lookalike stands for it.
     """
-    shown = _fitting(visible(text)).replace("\\", SET_MINUS).replace("&", "&amp;")
-    quoted: str = _graphviz().nohtml(shown)
+    line = _fitting(visible(text)).replace("\\", SET_MINUS).replace("&", "&amp;")
+    quoted: str = _graphviz().nohtml(line)
     return quoted
 
 
@@ -176,10 +176,10 @@ def _fitting(text: str) -> str:
 
 
 def _framed(things: Iterable[tuple[str | None, tuple[str, dict[str, str]]]]) -> Framed:
-    found: Framed = {}
+    by_frame: Framed = {}
     for frame, thing in things:
-        found.setdefault(frame, []).append(thing)
-    return found
+        by_frame.setdefault(frame, []).append(thing)
+    return by_frame
 
 
 def _font(text: str, color: str, size: int | None = None) -> str:

@@ -184,19 +184,20 @@ def groups(rows: Sequence[GradientComparison]) -> list[tuple[str, int, int]]:
     shared = sum(takewhile(bool, alike))
     paths = [path[shared:] for path in paths]
     deepest = max(len(path) for path in paths)
-    found: list[tuple[str, int, int]] = []
+    groups: list[tuple[str, int, int]] = []
     for depth in range(deepest, 0, -1):
-        found = []
+        groups = []
         for place, path in enumerate(paths):
             name = ".".join(path[:depth])
-            if found and found[-1][0] == name:
-                found[-1] = (name, found[-1][1], place)
+            if groups and groups[-1][0] == name:
+                groups[-1] = (name, groups[-1][1], place)
             else:
-                found.append((name, place, place))
-        if len(found) <= GROUPS_MOST:
-            return found
-    every = math.ceil(len(found) / GROUPS_MOST)
-    return [(found[n][0], found[n][1], found[min(n + every, len(found)) - 1][2]) for n in range(0, len(found), every)]
+                groups.append((name, place, place))
+        if len(groups) <= GROUPS_MOST:
+            return groups
+    every = math.ceil(len(groups) / GROUPS_MOST)
+    spans = (groups[n : n + every] for n in range(0, len(groups), every))
+    return [(span[0][0], span[0][1], span[-1][2]) for span in spans]
 
 
 def _legend(rows: Sequence[GradientComparison]) -> Iterator[str]:
@@ -219,14 +220,14 @@ def _legend(rows: Sequence[GradientComparison]) -> Iterator[str]:
 
 def _marks(row: GradientComparison, x: float, scale: _Scale) -> Iterator[str]:
     """All that stands over one parameter, with a tooltip."""
-    told = f"{row.name}: {row.verdict}, error {figure(row.max_rel_err)}"
+    tooltip = f"{row.name}: {row.verdict}, error {figure(row.max_rel_err)}"
     marks = []
     if row.reference_err is not None and row.candidate_err is not None:
-        told += f"; from float64: reference {figure(row.reference_err)}, candidate {figure(row.candidate_err)}"
+        tooltip += f"; from float64: reference {figure(row.reference_err)}, candidate {figure(row.candidate_err)}"
         own, other = scale.y(row.reference_err), scale.y(row.candidate_err)
         marks = [_line(x, own, x, other, 0.25), _mark("hollow", x, own), _mark("dash", x, other)]
     marks.append(_mark(_shape(row.verdict), x, scale.y(row.max_rel_err)))
-    yield f"<g><title>{_text(told, 300)}</title>{''.join(marks)}</g>"
+    yield f"<g><title>{_text(tooltip, 300)}</title>{''.join(marks)}</g>"
 
 
 def _shape(verdict: Verdict) -> str:

@@ -91,13 +91,13 @@ def divergence_html(divergence: Divergence) -> str:
     mark, css = ("✓", "ok") if divergence_of.ok(divergence) else ("✗", "alarm")
     first, *more = views_of_divergence.findings(divergence)
     left = len(divergence.rows) - len(divergence_of.shown_rows(divergence))
-    shown = len(divergence.rows) - left
-    table = views_of_divergence.divergence_styler(divergence).to_html() if shown else ""
+    row_count = len(divergence.rows) - left
+    table = views_of_divergence.divergence_styler(divergence).to_html() if row_count else ""
     return _fragment(
         f"<p>{_span(css, f'{mark} {_text(first)}')}</p>",
         *(f"<p>{_text(text)}</p>" for text in more),
         f'<div class="cabw-scroll">{table}</div>',
-        f'<p class="cabw-muted">… {left:,} more rows: <code>.frame</code></p>' if left and shown else "",
+        f'<p class="cabw-muted">… {left:,} more rows: <code>.frame</code></p>' if left and row_count else "",
         f'<p class="cabw-muted">{"<br>".join(map(_prose, views_of_divergence.facts(divergence)))}</p>',
     )
 
@@ -106,11 +106,11 @@ def matrix_html(matrix: StepMatrix) -> str:
     """Whole steps compared: the outcome, the heat map, what differs, and what was run."""
     mark, css = ("✓", "ok") if steps.all_ok(matrix) else ("✗", "alarm")
     table = matrix_styler(matrix).to_html() if steps.labels(matrix) else ""
-    found = "<br>".join(_text(line) for line in finding_lines(matrix))
+    differences = "<br>".join(_text(line) for line in finding_lines(matrix))
     return _fragment(
         f"<p>{_span(css, f'{mark} {_prose(steps.summary(matrix))}')}</p>",
         f'<div class="cabw-scroll">{table}</div>',
-        f"<p>{found}</p>" if found else "",
+        f"<p>{differences}</p>" if differences else "",
         f'<p class="cabw-muted">{"<br>".join(map(_prose, facts(matrix)))}</p>',
     )
 
@@ -180,11 +180,11 @@ def _capture_body(record: CaptureRecord, results: Results, view: GraphView | Non
 
 def _drawn(views: list[GraphView]) -> list[GraphView | None]:
     """The views whose pictures are shown, the last first, as far as BOXES_SHOWN allows; None for the others."""
-    left, shown = BOXES_SHOWN, list[GraphView | None]()
+    left, drawn = BOXES_SHOWN, list[GraphView | None]()
     for view in reversed(views):
         left -= len(view.drawing.boxes)
-        shown.append(view if left >= 0 else None)
-    return shown[::-1]
+        drawn.append(view if left >= 0 else None)
+    return drawn[::-1]
 
 
 def _drawing(view: GraphView | None) -> str:

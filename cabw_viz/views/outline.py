@@ -41,7 +41,7 @@ def outline(record: CaptureRecord, results: Results = NO_RESULTS, *, full: bool 
     columns = min(NAME_COLUMNS, max((width(_name(record, node)) for node in nodes), default=0))
     touched, places = marks(record), _origins(record)
     lines, last = [*_header(record, results, entering), ""], -1
-    for place in range(len(nodes)) if full else _shown(record):
+    for place in range(len(nodes)) if full else _visible_places(record):
         if place > last + 1:
             lines.append(f"{' ' * (margin + 1)}… {place - last - 1:,} more")
         last = place
@@ -52,7 +52,7 @@ def outline(record: CaptureRecord, results: Results = NO_RESULTS, *, full: bool 
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _shown(record: CaptureRecord) -> list[int]:
+def _visible_places(record: CaptureRecord) -> list[int]:
     """The places of the nodes that a shortened outline shows; never a gap of a single node."""
     total = len(record.autograd_nodes)
     spans = [range(FIRST), range(total - LAST, total)]
@@ -60,8 +60,8 @@ def _shown(record: CaptureRecord) -> list[int]:
     if failure is not None:
         places = [place for place, node in enumerate(record.autograd_nodes) if node.number == failure.autograd_node]
         spans += [range(place - AROUND, place + AROUND + 1) for place in places]
-    shown = {place for span in spans for place in span if 0 <= place < total}
-    return sorted(shown | {place for place in range(total) if {place - 1, place + 1} <= shown})
+    visible = {place for span in spans for place in span if 0 <= place < total}
+    return sorted(visible | {place for place in range(total) if {place - 1, place + 1} <= visible})
 
 
 def _header(record: CaptureRecord, results: Results, flow: dict[int, Entering]) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _origins(record: CaptureRecord) -> dict[int, str]:
     """
     cells = {node.number: (_module_cell(node), _line_cell(node)) for node in record.autograd_nodes}
     columns = [max((width(cell[place]) for cell in cells.values()), default=0) for place in range(2)]
-    limits = [min(found, most) for found, most in zip(columns, (MODULE_COLUMNS, LINE_COLUMNS), strict=True)]
+    limits = [min(column, most) for column, most in zip(columns, (MODULE_COLUMNS, LINE_COLUMNS), strict=True)]
     return {
         number: "".join(f"{pad(cell, limit)}  " for cell, limit in zip(row, limits, strict=True) if limit)
         for number, row in cells.items()

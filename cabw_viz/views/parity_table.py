@@ -58,8 +58,8 @@ def parity_frame(comparison: Comparison) -> pd.DataFrame:
 def _row(row: GradientComparison, names: tuple[str, ...]) -> tuple[Any, ...]:
     first = (None, None, None) if row.first is None else (row.first.index, row.first.reference, row.first.candidate)
     extra = (dict(row.measures).get(name) for name in names)
-    found = row.name, row.verdict, row.max_abs_err, row.max_rel_err, row.shape, row.dtype, row.elements, row.mismatched
-    return *found, row.note, row.reference_err, row.candidate_err, *first, *extra
+    cells = row.name, row.verdict, row.max_abs_err, row.max_rel_err, row.shape, row.dtype, row.elements, row.mismatched
+    return *cells, row.note, row.reference_err, row.candidate_err, *first, *extra
 
 
 def measures(comparison: Comparison) -> tuple[str, ...]:
@@ -118,8 +118,8 @@ def first_difference(first: Element | None) -> str:
     if first is None:
         return ""
     place = f"{list(first.index)}: " if first.index else ""
-    shown = next((pair for digits in DIGITS if (pair := _in_digits(first, digits))[0] != pair[1]), _in_digits(first, 6))
-    return f"{place}{shown[0]} | {shown[1]}"
+    texts = next((pair for digits in DIGITS if (pair := _in_digits(first, digits))[0] != pair[1]), _in_digits(first, 6))
+    return f"{place}{texts[0]} | {texts[1]}"
 
 
 DIGITS = (6, 9, 12, 17)

@@ -64,9 +64,9 @@ def _cell_text(run: StepRun, cell: Cell) -> str:
 def finding_lines(matrix: StepMatrix, shown: int = FINDINGS_SHOWN) -> list[str]:
     """What differs, worst first, and what was raised: a line each."""
     lines = list(_raised_lines(matrix))
-    found = steps.findings(matrix)
-    lines += [finding_text(finding, matrix.repeats) for finding in found[:shown]]
-    return [*lines, f"… and {len(found) - shown:,} more"] if len(found) > shown else lines
+    findings = steps.findings(matrix)
+    lines += [finding_text(finding, matrix.repeats) for finding in findings[:shown]]
+    return [*lines, f"… and {len(findings) - shown:,} more"] if len(findings) > shown else lines
 
 
 def _raised_lines(matrix: StepMatrix) -> Iterator[str]:

@@ -41,15 +41,15 @@ def preserving_grad_fields() -> Iterator[None]:
 def _leaves(roots: Any) -> Iterator[torch.Tensor]:
     """The leaves below the roots of a backward call."""
     todo = [torch_adapter.gradient_edge(root)[0] for root in roots if _can_start(root)]
-    seen = set(todo)
+    visited = set(todo)
     while todo:
         node = todo.pop()
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.Tensor):
             yield variable
         for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
+            if following is not None and following not in visited:
+                visited.add(following)
                 todo.append(following)
 
 

@@ -219,8 +219,8 @@ def _forward(record: CaptureRecord, files: Mapping[str, str]) -> Packed:
 
 def _line(line: SourceLine, files: Mapping[str, str] | None) -> list[object]:
     """`[file:line, path:line, text]`, and where the file is there the number of the first line around it and those."""
-    found = None if files is None else around(line, files)
-    return [file_and_line(str(line)), str(line), line.text, *(found or ())]
+    excerpt = None if files is None else around(line, files)
+    return [file_and_line(str(line)), str(line), line.text, *(excerpt or ())]
 
 
 def _gradients(record: CaptureRecord, _: Table) -> Packed:
@@ -290,12 +290,12 @@ def _one_line(text: str) -> str:
 
 def _reads(graph: Mapping[int, GraphNode], ordinals: Sequence[int], line_of: Mapping[int, int]) -> list[int]:
     """The lines that a node reads, past the plumbing that hands their results on."""
-    found: dict[int, None] = {}
+    lines: dict[int, None] = {}
     todo = list(reversed(ordinals))
     while todo:
         ordinal = todo.pop()
         if ordinal in line_of:
-            found[line_of[ordinal]] = None
+            lines[line_of[ordinal]] = None
         elif graph[ordinal].kind == "getitem":
             todo.extend(reversed(graph[ordinal].inputs))
-    return list(found)
+    return list(lines)

@@ -80,8 +80,8 @@ def pack_divergence(record: CaptureRecord, divergence: Divergence | None, captur
 
 def _worst(differences: Sequence[Difference | None]) -> float | None:
     """The largest relative error; endless where something is missing, not finite or of another kind."""
-    seen = [difference for difference in differences if difference is not None]
-    return max(map(_error, seen)) if seen else None
+    known = [difference for difference in differences if difference is not None]
+    return max(map(_error, known)) if known else None
 
 
 def _error(difference: Difference) -> float:

@@ -57,7 +57,7 @@ def inspector_page(
 
 def page(title: str, parts: Mapping[str, bytes]) -> str:
     """A page of packed parts, each under the id by which the browser's side asks for it."""
-    shown = html.escape(in_line(title, 200))
+    heading = html.escape(in_line(title, 200))
     data = "\n".join(
         f'<script id="{name}" type="application/octet-stream">{_inlined(raw)}</script>' for name, raw in parts.items()
     )
@@ -65,8 +65,8 @@ def page(title: str, parts: Mapping[str, bytes]) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width">\n<link rel="icon" href="data:,">\n'
-        f"<title>{shown}</title>\n<style>{_STYLE}\n{STYLE.read_text('utf-8')}</style>\n</head>\n<body>\n"
-        f'<main><h1>{shown}</h1><div id="app"></div></main>\n{data}\n'
+        f"<title>{heading}</title>\n<style>{_STYLE}\n{STYLE.read_text('utf-8')}</style>\n</head>\n<body>\n"
+        f'<main><h1>{heading}</h1><div id="app"></div></main>\n{data}\n'
         f'<script type="module">\n{_script()}{_START}\n</script>\n</body>\n</html>\n'
     )
 
