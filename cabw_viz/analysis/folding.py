@@ -73,17 +73,17 @@ class Structure:
         order, slots = self.order(group), _slots(group)
         position = {number: index for index, number in enumerate(order)}
         outside: dict[int, int] = {}
-        rows = []
+        row: list[Hashable] = []  # flat: tuples in tuples would cost the garbage collector's time
         for number in order:
             node = self.record.by_number[number]
-            edges = tuple(
-                (edge.output, position[edge.target], edge.input)
-                if edge.target in position
-                else (edge.output, -1 - outside.setdefault(edge.target, len(outside)), 0)
-                for edge in node.edges
-            )
-            rows.append((node.name, node.kind == "graph_root", slots[number], edges))
-        return group.cls, group.own, tuple(rows)
+            row += (node.name, node.kind == "graph_root", slots[number], len(node.edges))
+            for edge in node.edges:
+                target = position.get(edge.target)
+                if target is not None:
+                    row += (edge.output, target, edge.input)
+                else:
+                    row += (edge.output, -1 - outside.setdefault(edge.target, len(outside)), 0)
+        return group.cls, group.own, tuple(row)
 
     # -- what differs ----------------------------------------------------------------------------------------
 

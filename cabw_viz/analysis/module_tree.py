@@ -119,26 +119,27 @@ class ModuleTree:
     def _modules_of(self, group: Group) -> list[Group]:
         """The modules in a group, cut into parts where a gradient leaves them and comes back."""
         depth, paths, accumulations = len(group.path), self.paths, self.accumulations
-        buckets: dict[str, list[int]] = {}
-        before, scattered = "", False
+        modules: dict[str, list[int]] = {}
+        before: str | None = None
+        scattered = False
         for number in group.nodes:
             path = paths[number]
-            bucket = "." + path[depth] if len(path) > depth else ""
-            if bucket in buckets:
-                buckets[bucket].append(number)
-                scattered |= bucket not in (before, "") and number not in accumulations
-            else:
-                buckets[bucket] = [number]
-            if number not in accumulations:
-                before = bucket
-        buckets.pop("", None)
+            segment = path[depth] if len(path) > depth else None
+            if segment is not None:
+                if segment not in modules:
+                    modules[segment] = []
+                elif segment != before and number not in accumulations:
+                    scattered = True
+                modules[segment].append(number)
+            if segment != before and number not in accumulations:
+                before = segment
         if scattered and self.cut:  # else each module runs in one stretch, which no gradient leaves and enters again
-            pieces = {bucket: each for bucket, each in self._pieces(group).items() if bucket.startswith(".")}
+            pieces = {bucket[1:]: each for bucket, each in self._pieces(group).items() if bucket.startswith(".")}
         else:
-            pieces = {bucket: [nodes] for bucket, nodes in buckets.items()}
+            pieces = {segment: [nodes] for segment, nodes in modules.items()}
         groups = [
-            self._module(group, bucket[1:], nodes, part, len(parts))
-            for bucket, parts in pieces.items()
+            self._module(group, segment, nodes, part, len(parts))
+            for segment, parts in pieces.items()
             for part, nodes in enumerate(parts, 1)
         ]
         return sorted(groups, key=self._first) if len(groups) > 1 else groups

@@ -55,7 +55,7 @@ def pack_graph(
         files: where to read the code of a name that is no file's, such as a notebook cell's.
     """
     nodes = record.autograd_nodes
-    names, parameters = Table(), Table()
+    names, parameters, places = Table(), Table(), places_of(record)
     (groups, group_texts), model = _groups(record)
     columns: dict[str, Column | Differences] = {
         "id": growing([node.number for node in nodes]),
@@ -64,7 +64,7 @@ def pack_graph(
         "within": smallest([bool(node.module or node.module_class) for node in nodes]),
         "parameter": parameters.optional(_parameter(record, node) for node in nodes),
         "graph_nodes": smallest([len(node.graph_nodes) for node in nodes]),
-        **_edges(record),
+        **_edges(record, places),
         **groups,
     }
     tables: dict[str, Sequence[object]] = {"kinds": KINDS, "names": names.values, **group_texts}
@@ -72,7 +72,7 @@ def pack_graph(
     columns |= lines
     tables |= texts
     for pack in (_leaves, _hooks, _lifted, _baked, _gradients, _saved):
-        more, texts = pack(record, parameters)
+        more, texts = pack(record, parameters, places)
         columns |= more
         tables |= texts
     tables |= {"parameters": parameters.values}
@@ -145,20 +145,22 @@ def _parameter(record: CaptureRecord, node: AutogradNode) -> str | None:
     return None if node.leaf is None else record.leaves[node.leaf].label
 
 
-def _edges(record: CaptureRecord) -> dict[str, Column | Differences]:
+def _edges(record: CaptureRecord, places: Mapping[int, int]) -> dict[str, Column | Differences]:
     """One edge for each pair of nodes that are joined, whatever the number of gradients between them."""
-    places = places_of(record)
-    pairs = dict.fromkeys(
+    ends = [
         (place, target)
         for place, node in enumerate(record.autograd_nodes)
         for edge in node.edges
         if (target := places.get(edge.target)) is not None and target != place
-    )
-    return {"edge_from": growing([a for a, _ in pairs]), "edge_to": growing([b for _, b in pairs])}
+    ]
+    pairs = np.asarray(ends, "<i8").reshape(-1, 2)
+    _, first = np.unique(pairs[:, 0] * len(record.autograd_nodes) + pairs[:, 1], return_index=True)
+    pairs = pairs[np.sort(first)]
+    return {"edge_from": growing(pairs[:, 0]), "edge_to": growing(pairs[:, 1])}
 
 
-def _leaves(record: CaptureRecord, parameters: Table) -> Packed:
-    places, dtypes, shapes = places_of(record), Table(), Table()
+def _leaves(record: CaptureRecord, parameters: Table, places: Mapping[int, int]) -> Packed:
+    dtypes, shapes = Table(), Table()
     columns: dict[str, Column | Differences] = {
         "leaf_name": parameters.of(leaf.label for leaf in record.leaves),
         "leaf_node": growing([one_based(places, leaf.autograd_node) for leaf in record.leaves]),
@@ -169,7 +171,7 @@ def _leaves(record: CaptureRecord, parameters: Table) -> Packed:
     return columns, {"leaf_shapes": shapes.values, "leaf_dtypes": dtypes.values}
 
 
-def _hooks(record: CaptureRecord, _: Table) -> Packed:
+def _hooks(record: CaptureRecord, _: Table, __: Mapping[int, int]) -> Packed:
     hooks = list(chain.from_iterable(node.hooks for node in record.autograd_nodes))
     kinds, names, places = Table(), Table(), Table()
     columns: dict[str, Column | Differences] = {
@@ -181,7 +183,7 @@ def _hooks(record: CaptureRecord, _: Table) -> Packed:
     return columns, {"hook_kinds": kinds.values, "hook_names": names.values, "hook_places": places.values}
 
 
-def _lifted(record: CaptureRecord, _: Table) -> Packed:
+def _lifted(record: CaptureRecord, _: Table, __: Mapping[int, int]) -> Packed:
     uses = list(chain.from_iterable(node.lifted for node in record.autograd_nodes))
     meanings = Table()
     columns: dict[str, Column | Differences] = {
@@ -193,7 +195,7 @@ def _lifted(record: CaptureRecord, _: Table) -> Packed:
     return columns, {"lifted_meanings": meanings.values}
 
 
-def _baked(record: CaptureRecord, _: Table) -> Packed:
+def _baked(record: CaptureRecord, _: Table, __: Mapping[int, int]) -> Packed:
     constants = list(chain.from_iterable(node.baked for node in record.autograd_nodes))
     attributes, values, meanings = Table(), Table(), Table()
     columns: dict[str, Column | Differences] = {
@@ -223,7 +225,7 @@ def _line(line: SourceLine, files: Mapping[str, str] | None) -> list[object]:
     return [file_and_line(str(line)), str(line), line.text, *(excerpt or ())]
 
 
-def _gradients(record: CaptureRecord, _: Table) -> Packed:
+def _gradients(record: CaptureRecord, _: Table, __: Mapping[int, int]) -> Packed:
     specs = Table()
     columns: dict[str, Column | Differences] = {}
     for side in ("in", "out"):
@@ -233,10 +235,10 @@ def _gradients(record: CaptureRecord, _: Table) -> Packed:
     return columns, {"specs": [[spec.shape, short(spec.dtype)] for spec in specs.values]}
 
 
-def _saved(record: CaptureRecord, _: Table) -> Packed:
+def _saved(record: CaptureRecord, _: Table, places: Mapping[int, int]) -> Packed:
     """What each node holds. A storage is numbered from 1; 0 is one of which nothing is known."""
     saved = list(chain.from_iterable(node.saved for node in record.autograd_nodes))
-    places, fields, shapes, dtypes, names = places_of(record), Table(), Table(), Table(), Table()
+    fields, shapes, dtypes, names = Table(), Table(), Table(), Table()
     columns: dict[str, Column | Differences] = {
         "saved_at": offsets(node.saved for node in record.autograd_nodes),
         "saved_field": fields.of(one.field for one in saved),

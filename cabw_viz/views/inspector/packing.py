@@ -25,11 +25,19 @@ from cabw_viz.record.model import CaptureRecord
 Column = npt.NDArray[Any]
 
 
+class _Rows(dict[Hashable, int]):
+    """Numbers each key that is asked for, from 0; faster than `setdefault` with the length."""
+
+    def __missing__(self, key: Hashable) -> int:
+        self[key] = row = len(self)
+        return row
+
+
 class Table:
     """Numbers values in the order in which they are first seen."""
 
     def __init__(self) -> None:
-        self._rows: dict[Hashable, int] = {}
+        self._rows = _Rows()
 
     @property
     def values(self) -> list[Any]:
@@ -38,13 +46,13 @@ class Table:
 
     def of(self, values: Iterable[Hashable]) -> Column:
         """The number of each value."""
-        rows, row = self._rows, self._rows.setdefault
-        return smallest([row(value, len(rows)) for value in values])
+        return smallest(list(map(self._rows.__getitem__, values)))
 
     def optional(self, values: Iterable[Hashable | None]) -> Column:
         """The number of each value counted from 1; 0 for None and for an empty text."""
-        rows, row = self._rows, self._rows.setdefault
-        return smallest([0 if value in (None, "") else row(value, len(rows)) + 1 for value in values])
+        rows = self._rows
+        # Most values are true; comparing a dataclass with a text calls its __eq__.
+        return smallest([rows[value] + 1 if value or value not in (None, "") else 0 for value in values])
 
 
 def smallest(values: Sequence[int] | Column) -> Column:

@@ -136,6 +136,7 @@ export class Graph extends Drawable {
   letter = "n";
   #touches = null;
   #touchPart = null;
+  #moduleWords = null;
 
   constructor(bytes) {
     super();
@@ -329,6 +330,15 @@ export class Graph extends Drawable {
     this.slowest = this.times ? this.times.reduce((most, s) => (s > most ? s : most), 0) : 0;
   }
 
+  /** What a word is looked for in, of each group by its row; nothing of the subject, for every node is in it. */
+  get moduleWords() {
+    if (!this.#moduleWords) {
+      this.#moduleWords = this.rows.map(() => "");
+      for (const { row, module, cls } of this.groups.values()) if (row) this.#moduleWords[row] = `${module} ${cls}`;
+    }
+    return this.#moduleWords;
+  }
+
   /** Whether a word is found at a node, by its place: see `FLAGS` for those with a meaning. Words are looked up in the tables first. */
   finder(word) {
     if (FLAGS[word]) return (i) => FLAGS[word](this.list[i]);
@@ -337,10 +347,7 @@ export class Graph extends Drawable {
     const found = (table) => Uint8Array.from(table ?? [], (text) => text.toLowerCase().includes(word));
     const names = found(t.names);
     const kinds = found(t.kinds);
-    const modules = new Uint8Array(this.rows.length);
-    for (const { row, module, cls } of this.groups.values())
-      modules[row] = `${module} ${cls}`.toLowerCase().includes(word);
-    modules[0] = 0; // every node is in the subject
+    const modules = found(this.moduleWords);
     const parameters = found(t.parameters);
     const lines = found(t.lines.map(([place, , text]) => `${place} ${text}`));
     return (i) =>
