@@ -2,7 +2,9 @@
 
 import gzip
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -317,3 +319,19 @@ def test_fifty_thousand_nodes_stay_within_the_limits(large):
 def test_a_page_of_twelve_blocks_is_small():
     record = transformer(12)
     assert len(inspector_page("twelve", [(record, Results(compared(record), execution=audited(record)))])) <= 0.4e6
+
+
+BY_SIDE = {f"{side}_{what}" for side in ("in", "out") for what in ("at", "spec")}
+"""Columns whose names the browser puts together: `${side}_at`."""
+
+
+def test_the_browser_reads_all_that_is_packed():
+    sources = Path(columns.__file__).parent.joinpath("src").rglob("*.js")
+    words = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in sources)))
+    record = transformer(4)
+    results = Results(compared(record), None, audited(record), lowered(record), timed(record))
+    rows = (DivergenceRow(9, "builtin", "MulBackward0", own=Difference("mismatch", 1.0, 1.0)),)
+    parts = [columns.pack_graph(record, results), columns.pack_code(record), findings.pack_session([record], [])]
+    parts += findings.pack_results(record, replace(results, divergence=Divergence("a", "b", rows, (0,)))).values()
+    for part in map(unpack, parts):
+        assert {*part.facts, *part.tables, *part.columns} - words <= BY_SIDE

@@ -70,7 +70,6 @@ def pack_divergence(record: CaptureRecord, divergence: Divergence | None, captur
     }
     tables: dict[str, Sequence[object]] = {
         "verdicts": SEVERITY,
-        "good": sorted(GOOD),
         "culprit_kinds": kinds.values,
         "culprit_names": names.values,
         "culprit_notes": notes.values,

@@ -14,7 +14,7 @@ from cabw_viz.analysis import parity
 from cabw_viz.analysis.drawing import call_title, file_and_line
 from cabw_viz.analysis.touches import all_touches, watched_phases
 from cabw_viz.record.comparison import Comparison
-from cabw_viz.record.kinds import GOOD, SEVERITY, Outcome, Phase, Toucher
+from cabw_viz.record.kinds import SEVERITY, Outcome, Phase, Toucher
 from cabw_viz.record.model import CaptureRecord, Event
 from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.views.inspector.diverging import pack_divergence
@@ -134,7 +134,6 @@ def pack_parity(record: CaptureRecord, comparison: Comparison | None, capture: i
     }
     tables: dict[str, Sequence[object]] = {
         "verdicts": SEVERITY,
-        "good": sorted(GOOD),
         "row_names": names.values,
         "row_shapes": shapes.values,
         "row_dtypes": dtypes.values,
