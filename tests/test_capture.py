@@ -500,6 +500,23 @@ def test_ctrl_c_during_a_trace_reaches_the_user_and_does_no_harm(monkeypatch):
     assert list(session.events["outcome"]) == ["failed", "captured"]
 
 
+def test_ctrl_c_in_the_eager_run_is_what_parity_says_stopped_it():
+    def interrupt(_):
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+            raise KeyboardInterrupt
+
+    net = model()
+    with cabw_viz.capture(net) as session:
+        hidden = net[0](data())
+        hidden.register_hook(interrupt)
+        loss = net[2](net[1](hidden)).sum()
+        with pytest.raises(KeyboardInterrupt):
+            loss.backward()
+    assert session[0].error.type == "KeyboardInterrupt"
+    with pytest.raises(CabwError, match="raised KeyboardInterrupt"):
+        session[0].parity()
+
+
 def test_a_failure_of_ours_is_a_warning_and_a_bare_record(monkeypatch):
     def broken(*args):
         raise ZeroDivisionError("ours")

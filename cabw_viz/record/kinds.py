@@ -60,7 +60,7 @@ GOOD: frozenset[Verdict] = frozenset({"bitwise", "within_tolerance", "within_noi
 SEVERITY: tuple[Verdict, ...] = (
     "bitwise",
     "within_tolerance",
-    "within_noise",  # outside the tolerance, but no further than eager is from itself
+    "within_noise",  # outside the tolerance, and explained by rounding; docs/parity.md says how that is decided
     "metadata",
     "unexpected",
     "mismatch",

@@ -20,7 +20,7 @@ from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.progress import Progress
 from cabw_viz.runtime.capture_state import Captured, RunnableCapture, storage_location, version_of
 
-UNREFUSED: frozenset[HookKind] = frozenset({"unpack_hook", "cpp_tensor_pre_hook"})
+ALWAYS_ALLOWED_HOOKS: frozenset[HookKind] = frozenset({"unpack_hook", "cpp_tensor_pre_hook"})
 """Unpacking is part of the backward. The only hook in C++ that compiled autograd traces is that of `retain_grad()`,
 which changes no gradient (CppFunctionSingleTensorPreHook; all others raise in FunctionPreHook::compiled_args)."""
 
@@ -137,7 +137,7 @@ def check_hooks(record: CaptureRecord, hooks: str) -> None:
     if hooks != "refuse":
         return
     for node in record.autograd_nodes:
-        hook = next((hook for hook in node.hooks if hook.kind not in UNREFUSED), None)
+        hook = next((hook for hook in node.hooks if hook.kind not in ALWAYS_ALLOWED_HOOKS), None)
         if hook is not None:
             raise CabwError(
                 f"{record.label(node)} (#{node.number}) carries a {hook.kind} {hook.name}; hooks were to be refused",

@@ -37,7 +37,7 @@ try:
         check,
     )
     from cabw_viz.torch_adapter.compiled_autograd import (
-        UsersCompiler,
+        UserCompiler,
         clear_cache,
         close_unfinished,
         compiled_autograd_is_forbidden,
@@ -48,7 +48,7 @@ try:
         trace_isolation,
         tracing,
         unchanged_aot_graph,
-        users_compiler,
+        user_compiler,
     )
     from cabw_viz.torch_adapter.dispatch import (
         CONCRETE_QUERIES,

@@ -37,7 +37,7 @@ def clear_cache() -> None:
 
 
 @dataclass(frozen=True)
-class UsersCompiler:
+class UserCompiler:
     """Compiled autograd as the user has switched it on."""
 
     tracer: type[Any]
@@ -45,7 +45,7 @@ class UsersCompiler:
     dynamic: bool
 
 
-def users_compiler() -> UsersCompiler | None:
+def user_compiler() -> UserCompiler | None:
     """The user's compiler of backwards; None where compiled autograd is off.
 
     Raises:
@@ -56,7 +56,7 @@ def users_compiler() -> UsersCompiler | None:
     if factory is None:
         return None
     if isinstance(factory, functools.partial) and isinstance(factory.func, type) and factory.args:
-        return UsersCompiler(factory.func, factory.args[0], dynamic)
+        return UserCompiler(factory.func, factory.args[0], dynamic)
     raise CabwError(f"compiled autograd was switched on with a {type(factory).__name__} of its own making")
 
 

@@ -83,7 +83,7 @@ class CaptureBlock:
             return ()
         return ("initial_trace",) if trace.compiler is None else ("initial_trace", "graph_pass")
 
-    def settle(self, trace: BackwardTrace, error: BaseException | None, reasons: Sequence[str]) -> TraceOutcome:
+    def add_outcome(self, trace: BackwardTrace, error: BaseException | None, reasons: Sequence[str]) -> TraceOutcome:
         """Note how a trace ended.
 
         Args:

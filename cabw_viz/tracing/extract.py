@@ -163,9 +163,9 @@ def _classify(node: torch.fx.Node, autograd: AutogradKind | None) -> tuple[Graph
         if kind == "hook" and node.kwargs.get("hook_type") == "unpack_hook":
             return "unpack_hook", text
         return kind, text
-    name = torch_adapter.op_name(target)
-    if name == "validate_outputs":
+    if torch_adapter.is_validate_outputs(target):
         return "validate_outputs", "ops.validate_outputs"
+    name = torch_adapter.op_name(target)
     if name is not None:
         return "backward_call", f"ops.{name}"
     return "aot_op" if autograd == "aot_backward" else "other", _target_text(target)

@@ -35,11 +35,11 @@ class TraceFailed:
 
 
 @dataclass(frozen=True)
-class RanAnyway:
+class RanForeignGraph:
     """The engine ran a call that was to be traced only. The call must not be made again."""
 
     result: Any
     """What the call returned."""
 
 
-TraceOutcome = NewCapture | CacheHit | TraceFailed | RanAnyway
+TraceOutcome = NewCapture | CacheHit | TraceFailed | RanForeignGraph

@@ -17,7 +17,7 @@ from typing import Any
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError, warn
 from cabw_viz.record.model import BackwardCall, Event
-from cabw_viz.torch_adapter import EngineCall, UsersCompiler
+from cabw_viz.torch_adapter import EngineCall, UserCompiler
 from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.calls import describe
 from cabw_viz.tracing.capture_block import CaptureBlock, CaptureSink
@@ -65,7 +65,7 @@ class Recorder:
         calls, lines = self.provenance.calls, self.provenance.lines
         Recorder._installed = self
         try:
-            for change in changes_of_block(self._block.cache.of_block(), self._parse, calls, lines):
+            for change in changes_of_block(self._block.cache.of_block(), self._handle_call, calls, lines):
                 self._changes.enter_context(change)
         except BaseException:
             self.uninstall()
@@ -85,7 +85,7 @@ class Recorder:
 
     # -- one call --------------------------------------------------------------------------------------------
 
-    def _parse(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def _handle_call(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """What the engine's entry runs for every backward call."""
         try:
             call = EngineCall.parse(original, args, options)
@@ -95,28 +95,28 @@ class Recorder:
         return self._enter(call)
 
     def _enter(self, call: EngineCall) -> Any:
-        reason = self._why_not()
+        reason = self._bypass_reason()
         if reason:
             return self._bypass(call, describe(call, None), reason)
         described = describe(call, self._eligible)
         self._eligible += 1
-        reason = self._why_not_selected(described)
+        reason = self._reason_not_selected(described)
         if reason:
             return self._bypass(call, described, reason)
         try:
-            users = torch_adapter.users_compiler()
+            user_compiler = torch_adapter.user_compiler()
         except CabwError as error:
             return self._bypass(call, described, error.seen)
         try:
-            trace = self._prepare(call, described, users)
+            trace = self._prepare(call, described, user_compiler)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's call must be made
             return self._run_unread(call, described, error)
         try:
-            return self._capture(trace, users)
+            return self._capture(trace, user_compiler)
         finally:
             trace.drop_tracing_state()
 
-    def _why_not(self) -> str:
+    def _bypass_reason(self) -> str:
         """Why a call made now must not be touched; empty where it may."""
         if torch_adapter.backward_is_running():
             return "made inside another backward"
@@ -128,7 +128,7 @@ class Recorder:
             return "compiled autograd is excluded here (_disable() or the stance force_eager)"
         return ""
 
-    def _why_not_selected(self, described: BackwardCall) -> str:
+    def _reason_not_selected(self, described: BackwardCall) -> str:
         """Why `only=` leaves a call out; empty where it picks it. A predicate that raises picks nothing."""
         try:
             return "" if self._block.options.selects(described) else "not selected by only="
@@ -146,9 +146,9 @@ class Recorder:
         with TRACE_LOCK.shared():
             return call.run()
 
-    def _prepare(self, call: EngineCall, described: BackwardCall, users: UsersCompiler | None) -> BackwardTrace:
+    def _prepare(self, call: EngineCall, described: BackwardCall, user_compiler: UserCompiler | None) -> BackwardTrace:
         """Read the autograd graph of a call before it is traced."""
-        run, compiler = (self._block.options.run, None) if users is None else ("user", users.function)
+        run, compiler = (self._block.options.run, None) if user_compiler is None else ("user", user_compiler.function)
         return BackwardTrace.prepare(described, call, run, compiler, self.names, self.provenance)
 
     def _run_unread(self, call: EngineCall, described: BackwardCall, error: Exception) -> Any:
@@ -158,10 +158,10 @@ class Recorder:
         warn(f"this backward could not be read ({type(error).__name__}: {error}); it ran in eager, unharmed")
         return result
 
-    def _capture(self, trace: BackwardTrace, users: UsersCompiler | None) -> Any:
+    def _capture(self, trace: BackwardTrace, user_compiler: UserCompiler | None) -> Any:
         """Trace the call, and make it: one before the other, or in one."""
-        if users is not None:
-            return trace_through(self._block, trace, users)
+        if user_compiler is not None:
+            return trace_through(self._block, trace, user_compiler)
         freed = trace.freed_node() if trace.run == "eager" else ""
         if freed:
             reason = f"{freed} has run before and was freed: a trace would fail in it and damage it"
@@ -171,7 +171,7 @@ class Recorder:
             return self._bypass(trace.engine_call, trace.call, reason)
         try:
             if trace.run == "compiled":
-                return trace_through(self._block, trace, users)
+                return trace_through(self._block, trace, user_compiler)
             outcome = trace_only(self._block, trace)
         finally:
             TRACE_LOCK.release()

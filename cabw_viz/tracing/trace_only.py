@@ -2,7 +2,7 @@
 
 trace_only              while the trace lock is held
 ├─ _compile             what compiled autograd calls with a fresh graph
-└─ block.settle
+└─ block.add_outcome
 run_in_eager            after it was released
 ├─ watched_run          what the leaves and nodes get is kept
 └─ block.note_raised
@@ -20,7 +20,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.cache_entry import CacheEntry
 from cabw_viz.tracing.capture_block import CaptureBlock
-from cabw_viz.tracing.outcome import NewCapture, RanAnyway, TraceOutcome
+from cabw_viz.tracing.outcome import NewCapture, RanForeignGraph, TraceOutcome
 from cabw_viz.tracing.reference_gradients import keep_returned, watched_run
 from cabw_viz.tracing.tracer import TraceStopped, guarding
 
@@ -35,21 +35,21 @@ def trace_only(block: CaptureBlock, trace: BackwardTrace) -> TraceOutcome:
     tracer = guarding(block.tracer_class(torch_adapter.TracerBase), trace.notes)
     reasons: Sequence[str] = ()
     error: BaseException | None
-    ran: RanAnyway | None = None
+    ran: RanForeignGraph | None = None
     try:
         with (
             block.current(trace),
             torch_adapter.trace_isolation(),
             torch_adapter.tracing(tracer, partial(_compile, block), dynamic=True) as reasons,
         ):
-            ran = RanAnyway(trace.engine_call.run(keep_graph=True))
+            ran = RanForeignGraph(trace.engine_call.run(keep_graph=True))
         # Only if the cache held an entry that is not ours and that we could not know of.
         error = RuntimeError("the call hit a graph captured outside of this block and ran through it")
     except TraceStopped:
         error = trace.notes.error
     except BaseException as raised:  # noqa: BLE001  # kept as the reason; what is no Exception is raised below
         error = trace.notes.error or raised
-    outcome = block.settle(trace, error, reasons)
+    outcome = block.add_outcome(trace, error, reasons)
     if error is not None and not isinstance(error, Exception):
         raise error.with_traceback(None)
     return ran or outcome
@@ -66,7 +66,7 @@ def _compile(block: CaptureBlock, graph: torch.fx.GraphModule) -> CacheEntry:
 def run_in_eager(block: CaptureBlock, trace: BackwardTrace, outcome: TraceOutcome) -> Any:
     """Make the user's call as they made it, and keep the gradients of a new capture."""
     call = trace.engine_call
-    if isinstance(outcome, RanAnyway):
+    if isinstance(outcome, RanForeignGraph):
         return outcome.result
     if not isinstance(outcome, NewCapture):
         return call.run()
@@ -76,7 +76,7 @@ def run_in_eager(block: CaptureBlock, trace: BackwardTrace, outcome: TraceOutcom
         nodes = outcome.record.autograd_nodes  # these know which hooks they carry
         with watched_run(trace.state, trace.leaves, nodes, trace.numbering, block.budget):
             result = call.run()
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C too: the capture then has no reference, and its failure says why
         block.note_raised(outcome, error)
         raise
     if not call.accumulates:

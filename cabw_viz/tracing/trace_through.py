@@ -18,7 +18,7 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
-from cabw_viz.torch_adapter import UsersCompiler
+from cabw_viz.torch_adapter import UserCompiler
 from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.cache_entry import CacheEntry
 from cabw_viz.tracing.capture_block import CaptureBlock
@@ -29,18 +29,20 @@ from cabw_viz.tracing.trace_lock import TRACE_LOCK
 from cabw_viz.tracing.tracer import watching
 
 
-def trace_through(block: CaptureBlock, trace: BackwardTrace, users: UsersCompiler | None) -> Any:
+def trace_through(block: CaptureBlock, trace: BackwardTrace, user_compiler: UserCompiler | None) -> Any:
     """Run a call through compiled autograd, and keep the gradients that it makes.
 
     Args:
         block: in which the call is made.
         trace: of the call.
-        users: compiled autograd as the user has switched it on; None runs the graph as it is.
+        user_compiler: compiled autograd as the user has switched it on; None runs the graph as it is.
     """
-    base, dynamic = (users.tracer, users.dynamic) if users is not None else (torch_adapter.TracerBase, True)
-    block.cache.use_with(users.function if users is not None else "compiled")
+    base, dynamic = (
+        (user_compiler.tracer, user_compiler.dynamic) if user_compiler is not None else (torch_adapter.TracerBase, True)
+    )
+    block.cache.use_with(user_compiler.function if user_compiler is not None else "compiled")
     tracer = watching(block.tracer_class(base), trace.notes)
-    by_grad = users is not None and block.keeps_gradients
+    by_grad = user_compiler is not None and block.keeps_gradients
     variables = variables_of(trace.leaves, trace.numbering) if by_grad else []
     keep_grads_before(trace.state, variables)
     reasons: Sequence[str] = ()
@@ -88,7 +90,7 @@ def _settle(
 ) -> TraceOutcome:
     """Note how the trace ended; a record made before the graph ran gets the lookups of deleted metadata since then."""
     trace.lookups.end()
-    outcome = block.settle(trace, error, reasons)
+    outcome = block.add_outcome(trace, error, reasons)
     if isinstance(outcome, NewCapture):
         record = outcome.record
         earlier = (touch for touch in record.touches if touch.phase != "graph_pass")

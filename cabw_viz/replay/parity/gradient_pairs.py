@@ -18,7 +18,7 @@ from cabw_viz.replay.replay import ReplayResult
 from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.gradient_snapshots import Gradient, strides_of
 
-COMPARED = frozenset({"bitwise", "within_tolerance", "within_noise", "mismatch"})
+VERDICTS_WITH_DISTANCE = frozenset({"bitwise", "within_tolerance", "within_noise", "mismatch"})
 """The verdicts of gradients that could be subtracted."""
 
 
@@ -71,7 +71,7 @@ class GradientPairs:
         row = compare(self.record.leaves[index].label, *pair, tolerance)
         row = replace(row, depth=self._depths.get(index))
         values = [plain(side.value) for side in pair if side is not None]
-        if self.options.measures and row.verdict in COMPARED:
+        if self.options.measures and row.verdict in VERDICTS_WITH_DISTANCE:
             measures = tuple((name, FUNCTIONS[name](*values)) for name in self.options.measures)
             row = replace(row, measures=measures)
         return row

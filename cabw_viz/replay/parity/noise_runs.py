@@ -25,7 +25,12 @@ from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
 from cabw_viz.numerics.precision import Precision, precision_of_sides
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.replay.interpreter import GradientCollector
-from cabw_viz.replay.parity.gradient_pairs import COMPARED, GradientPairs, ParityOptions, with_previous_grad
+from cabw_viz.replay.parity.gradient_pairs import (
+    VERDICTS_WITH_DISTANCE,
+    GradientPairs,
+    ParityOptions,
+    with_previous_grad,
+)
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target, resolve_target
 from cabw_viz.replay.replay import Replay
@@ -49,7 +54,7 @@ def final_rows(
         CabwError: the user asked for errors against float64, and the graph cannot run in float64.
     """
     record = pairs.record
-    in_question = [row for row in rows if row.verdict in COMPARED and row.verdict != "bitwise"]
+    in_question = [row for row in rows if row.verdict in VERDICTS_WITH_DISTANCE and row.verdict != "bitwise"]
     target, gradients = options.target, (gradient.value for gradient in pairs.run.values())
     precision = precision_of_sides(record, gradients, target.device, target.dtype, eager=record.run == "eager")
     if precision is None or not (options.exact is True or (options.exact == "auto" and in_question)):
@@ -64,7 +69,7 @@ def final_rows(
     errors = {
         index: Float64Errors(*(distance(side, exact[index]) for side in pairs.pair(index)))
         for index, row in zip(pairs.leaves, rows, strict=True)
-        if row.verdict in COMPARED and index in exact and bool(exact[index].isfinite().all())
+        if row.verdict in VERDICTS_WITH_DISTANCE and index in exact and bool(exact[index].isfinite().all())
     }
     if any(row.verdict == "mismatch" or precision.half for row in in_question):
         runs.perturb_float64_runs(precision)
