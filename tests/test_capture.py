@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import threading
 import weakref
@@ -498,6 +499,22 @@ def test_ctrl_c_during_a_trace_reaches_the_user_and_does_no_harm(monkeypatch):
         loss.backward()
     assert_equal(gradients(net), expected)
     assert list(session.events["outcome"]) == ["failed", "captured"]
+
+
+def test_a_tracer_class_of_the_users_that_lacks_a_callback_is_captured():
+    base = compiled_autograd.AutogradCompilerInstance
+    members = {
+        name: value for name, value in vars(base).items() if name not in ("__dict__", "__weakref__", "unpack_hook")
+    }
+    tracer = type("Tracer", (), members)
+    net = model()
+    expected = eager_gradients(net, lambda out: out.sum())
+    with cabw_viz.capture(net) as session, compiled_autograd._enable(lambda graph: graph):
+        factory = functools.partial(tracer, lambda graph: graph)
+        torch._C._dynamo.compiled_autograd.set_autograd_compiler(factory, False)
+        net(data()).sum().backward()
+    assert_equal(gradients(net), expected)
+    assert list(session.events["outcome"]) == ["captured"]
 
 
 def test_ctrl_c_in_the_eager_run_is_what_parity_says_stopped_it():

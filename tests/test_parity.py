@@ -10,6 +10,7 @@ from torch._dynamo import compiled_autograd
 
 import cabw_viz
 from cabw_viz.errors import CabwError
+from cabw_viz.replay.parity import comparison
 from tests.captures import capture_of, data, faulty_once, model, session_of
 
 
@@ -202,6 +203,18 @@ def test_an_optimizer_in_a_hook_is_not_stepped_again():
     assert all(p.grad is None for p in net.parameters())
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), after, strict=True))
     assert "in the replay 4 post-accumulate hooks did not run" in report.comparison.notes
+
+
+def test_inputs_that_were_moved_are_dropped_before_the_float64_run(monkeypatch):
+    placements = []
+
+    def rows_as_they_are(replay, options, rows, pairs):
+        placements.extend(replay._placed)
+        return list(rows), []
+
+    monkeypatch.setattr(comparison, "final_rows", rows_as_they_are)
+    capture_of_net(model()).parity(dtype="float64")
+    assert placements == []
 
 
 def test_nothing_is_written_by_a_replay():

@@ -140,6 +140,25 @@ def test_refusals_as_in_a_replay():
         capture.times()
 
 
+def test_data_that_a_hook_assigns_between_two_runs_is_refused_by_name():
+    """As offloading does: the second run would be one of another backward."""
+    weight, calls = nn.Parameter(torch.randn(4)), []
+
+    def assign(_):
+        calls.append(None)
+        if len(calls) > 1:  # not in the user's own run
+            weight.data = weight.data * 1000
+
+    def loss():
+        product = weight * torch.ones(4, requires_grad=True)
+        product.register_hook(assign)
+        return product.sum()
+
+    capture = capture_of({"weight": weight}, loss)
+    with pytest.raises(CabwError, match=r"weight .* has other memory"):
+        capture.times(2)
+
+
 def pretend_accelerator(monkeypatch, synchronize):
     """The CPU as an accelerator."""
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))

@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -156,6 +158,20 @@ def test_another_tools_patch_made_inside_survives_and_ours_passes_calls_on(resto
     (x * 3).sum().backward()
     assert len(calls) == 1
     assert x.grad.tolist() == [3.0, 3.0]
+
+
+def test_another_tools_patch_made_inside_keeps_nothing_of_a_session_alive(restored):
+    def leaves():
+        weight = torch.randn(3, requires_grad=True)
+        with cabw_viz.capture({"weight": weight}):
+            inner = torch.autograd._engine_run_backward
+            torch.autograd._engine_run_backward = lambda *args, **options: inner(*args, **options)
+            weight.sum().backward()
+        return weakref.ref(weight)
+
+    weight = leaves()
+    gc.collect()
+    assert weight() is None
 
 
 @pytest.mark.parametrize("user", USERS)

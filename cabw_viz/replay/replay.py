@@ -45,7 +45,7 @@ class Replay:
 
     Replay(captured, target, hooks)    checks the hooks, and that there is a graph
     ├─ at(target)                      the same capture at another target
-    ├─ graph                           placed at the target when first needed; placed graphs are shared with `at`
+    ├─ graph, release()                placed at the target when first needed; placed graphs are shared with `at`
     ├─ run(interpreter)                op by op, whatever the target's backend
     └─ result(), gradients()           by the target's backend
 
@@ -76,11 +76,15 @@ class Replay:
     @property
     def graph(self) -> PlacedGraph:
         """The graph and what it runs on, at the target; placed again where a run has written to its inputs."""
+        check_inputs(self.capture)  # each time: hooks of an earlier run may have changed them
         key = self.target.placement
         if key not in self._placed or self._placed[key].arguments.is_changed():
-            check_inputs(self.capture)
             self._placed[key] = place(self.capture, key, self._hooks)
         return self._placed[key]
+
+    def release(self) -> None:
+        """Drop the inputs that were moved to the target."""
+        self._placed.pop(self.target.placement, None)
 
     def run(self, interpreter: GradientCollector) -> dict[int, torch.Tensor]:
         """Run an interpreter of this graph.

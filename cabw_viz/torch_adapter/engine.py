@@ -32,17 +32,18 @@ def patched_engine_entry(function: Callable[..., Any]) -> Iterator[None]:
     `original` is the entry as it was before. At the end it returns to its place; where another tool has patched the
     entry inside the context, that patch stays, and ours underneath it passes every call to `original`.
     """
-    original, is_active = engine_entry(), True
+    original = engine_entry()
+    active: Callable[..., Any] | None = function
 
     def patched(*args: Any, **options: Any) -> Any:
-        return function(original, *args, **options) if is_active else original(*args, **options)
+        return original(*args, **options) if active is None else active(original, *args, **options)
 
     # torch.compile(train_step) would otherwise trace into this function.
     with replaced(torch.autograd, ENGINE_ENTRY, disable_dynamo(patched)):
         try:
             yield
         finally:
-            is_active = False
+            active = None  # a patch that stays under another tool's keeps no tensors of ours alive
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,12 @@ def trace_through(block: CaptureBlock, trace: BackwardTrace, user_compiler: User
         (user_compiler.tracer, user_compiler.dynamic) if user_compiler is not None else (torch_adapter.TracerBase, True)
     )
     block.cache.use_with(user_compiler.function if user_compiler is not None else "compiled")
-    tracer = watching(block.tracer_class(base), trace.notes)
     by_grad = user_compiler is not None and block.keeps_gradients
     variables = variables_of(trace.leaves, trace.numbering) if by_grad else []
     keep_grads_before(trace.state, variables)
     reasons: Sequence[str] = ()
     try:
+        tracer = watching(block.tracer_class(base), trace.notes)
         with (
             block.current(trace),
             torch_adapter.tracing(tracer, partial(_compile, block), dynamic=dynamic) as reasons,

@@ -191,7 +191,8 @@ def watching(base: type[Any], notes: TraceNotes) -> type[Any]:
     for name in torch_adapter.GUARDED_CALLBACKS:
         # C++ may look a callback up with an exception pending (a freed node's). Python then finds only names in the
         # class's own dictionary, and else hides the true error behind an AttributeError.
-        setattr(cls, name, getattr(cls, name))
+        if hasattr(cls, name):  # the user's own tracer class may lack some
+            setattr(cls, name, getattr(cls, name))
     return cls
 
 

@@ -35,6 +35,7 @@ def parity(captured: Captured, options: ParityOptions | None = None) -> Comparis
     replay = Replay(captured, options.target, options.hooks)
     captured.check_reference()
     result = replay.result()
+    replay.release()  # the float64 run needs the memory
     pairs = GradientPairs(captured, options, result)
     rows = [pairs.row(index) for index in pairs.leaves]
     rows, noise_notes = final_rows(replay, options, rows, pairs)
