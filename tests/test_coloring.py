@@ -19,7 +19,7 @@ from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow
 from cabw_viz.record.options import COLORS
 from cabw_viz.record.results import Results
-from cabw_viz.views.palette import AMOUNT, ERROR, UNKNOWN_TONE, WORSE_TONE
+from cabw_viz.views.palette import AMOUNT, ERROR, FAMILY_TONES, UNKNOWN_TONE, WORSE_TONE
 from cabw_viz.views.render import graph_view
 from tests import records
 from tests.captures import capture_of
@@ -38,6 +38,38 @@ def figures(view):
         for box in drawing.boxes
         if box.shade is not None
     }
+
+
+# ------------------------------------------------------------------------------------------------------------- families
+
+
+def test_a_box_has_the_family_of_most_of_its_nodes():
+    record = records.SAMPLES["blocks"]() if "blocks" in records.SAMPLES else transformer(2)
+    drawing = graph_view(record, "module", color_by="family").drawing
+    assert drawing.boxes
+    for box in drawing.boxes:
+        if not box.nodes:
+            continue
+        counts = Counter(by_hand(record.by_number[number]) for number in box.nodes)
+        family = drawing.shades[box.shade].text
+        assert counts[family] == max(counts.values())
+        assert box.tooltip.endswith(f"family: {family}")
+
+
+def by_hand(node):
+    """The family of a node of a transformer, said otherwise than the package says it."""
+    if node.kind == "accumulate_grad":
+        return "parameter"
+    if node.kind == "graph_root":
+        return "loss"
+    name = node.name.removesuffix("0").removesuffix("Backward")
+    if name in ("Addmm", "Mm", "Bmm") or "Attention" in name:
+        return "matmul"
+    if "Norm" in name or "Softmax" in name:
+        return "norm"
+    if name in ("View", "UnsafeView", "T", "Transpose", "Clone", "Expand", "Select", "Squeeze", "Unsqueeze", "Permute"):
+        return "view"
+    return "loss" if "Loss" in name or "Index" in name or "Embedding" in name else "pointwise"
 
 
 # -------------------------------------------------------------------------------------------------------------- figures
@@ -150,7 +182,9 @@ def test_what_was_not_measured_is_said_with_the_call_that_does_it(by, change, ca
 
 
 def test_a_colour_that_is_none():
-    with pytest.raises(CabwError, match=r"color_by='taste' is nothing to colour by(?s:.)*'kind' or 'touches'"):
+    with pytest.raises(
+        CabwError, match=r"color_by='taste' is nothing to colour by(?s:.)*'kind' or 'family' or 'touches'"
+    ):
         graph_view(records.mlp(), color_by="taste")
     assert graph_view(records.mlp(), color_by="kind").source == graph_view(records.mlp()).source
 
@@ -244,11 +278,13 @@ def test_steps_are_told_apart_in_grey_and_can_be_written_on(tones):
     assert all(a > 1.12 * b for a, b in pairwise(lightness))
     for tone in (*tones.values(), UNKNOWN_TONE, WORSE_TONE):
         assert contrast(tone.ink, tone.fill) >= 4.5
+    for tone in FAMILY_TONES.values():
+        assert contrast(tone.ink, tone.fill) >= 4.5
     assert [tone.bars.count("●") for tone in tones.values()] == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.dot
-@pytest.mark.parametrize("by", [by for by in COLORS if by != "kind"])
+@pytest.mark.parametrize("by", [by for by in COLORS if by not in ("kind", "family")])
 def test_everything_on_a_dark_box_is_light_and_the_legend_is_there(by):
     record = transformer(2)
     comparison = compared(record, tok_weight=("mismatch", 0.5), norm_bias=("mismatch", 1e-6))

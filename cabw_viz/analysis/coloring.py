@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 from cabw_viz.analysis.drawing import Box, Drawing, Shade
+from cabw_viz.analysis.families import FAMILIES, commonest_family
 from cabw_viz.analysis.memory import stored
 from cabw_viz.analysis.parity import badness
 from cabw_viz.analysis.touches import all_touches, watched_phases
@@ -28,6 +29,9 @@ class Figures(Protocol):
 
 
 STEPS = 5
+
+FAMILY = "family"
+"""The measure of a drawing that is coloured by families."""
 
 NOTHING, UNKNOWN, WORSE = 0, -1, STEPS + 1
 """Steps beside those of figures; see `Shade`."""
@@ -64,6 +68,8 @@ def colorize(drawing: Drawing, record: CaptureRecord, by: str | Figures, results
     """
     if isinstance(by, str) and by == "kind":
         return drawing
+    if isinstance(by, str) and by == "family":
+        return _by_family(drawing, record)
     scale = _scale(record, by, results)
     figures = [scale.of(box.nodes) if box.nodes else None for box in drawing.boxes]
     step_of = _steps([figure for figure in figures if figure is not None and 0 < figure < math.inf])
@@ -76,6 +82,22 @@ def colorize(drawing: Drawing, record: CaptureRecord, by: str | Figures, results
         for box, figure, step in zip(drawing.boxes, figures, steps, strict=True)
     )
     return replace(drawing, boxes=boxes, measure=scale.words, shades=tuple(shades))
+
+
+def _by_family(drawing: Drawing, record: CaptureRecord) -> Drawing:
+    """The drawing with the family of most of its nodes on each box; the steps are places in `FAMILIES`."""
+    families = [
+        commonest_family(map(record.by_number.__getitem__, box.nodes)) if box.nodes else None for box in drawing.boxes
+    ]
+    used = [family for family in FAMILIES if family in families]
+    boxes = tuple(
+        box
+        if family is None
+        else replace(box, shade=used.index(family), tooltip=f"{box.tooltip or box.title}; {FAMILY}: {family}")
+        for box, family in zip(drawing.boxes, families, strict=True)
+    )
+    shades = tuple(Shade(FAMILIES.index(family), family) for family in used)
+    return replace(drawing, boxes=boxes, measure=FAMILY, shades=shades)
 
 
 def _scale(record: CaptureRecord, by: str | Figures, results: Results) -> _Scale:

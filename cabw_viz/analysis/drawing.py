@@ -96,7 +96,8 @@ class Shade:
     """One colour of a drawing that is coloured by a figure, and what it stands for."""
 
     step: int
-    """From 1, the least, to 5; 0 for nothing at all, -1 for what is not known, 6 for what is worse than any figure."""
+    """From 1, the least, to 5; 0 for nothing at all, -1 for what is not known, 6 for what is worse than any figure.
+    In a drawing by families it is the place in `FAMILIES`."""
     text: str
     """The figures that have it: `1.2 to 3.4 MB`."""
 

@@ -42,7 +42,8 @@ node of the captured graph. `aten`: one for each operator of the lowered graph."
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 
-ColorBy = Literal["kind", "touches", "parity", "bytes", "time"]
-"""What the boxes of a drawing are coloured by."""
+ColorBy = Literal["kind", "family", "touches", "parity", "bytes", "time"]
+"""What the boxes of a drawing and of the inspector are coloured by: `kind` is the kind of an autograd node, `family`
+the work that it does."""
 
 COLORS: tuple[ColorBy, ...] = get_args(ColorBy)

@@ -83,7 +83,7 @@ class Inspector(anywidget.AnyWidget):
     level = traitlets.Unicode(
         "module", help="what is drawn: module, autograd, fx or aten; empty for modules of which some are open"
     ).tag(sync=True)
-    color_by = traitlets.Enum(COLORS, "kind").tag(sync=True)
+    color_by = traitlets.Enum(COLORS, "family").tag(sync=True)
     query = traitlets.Unicode("", help="what is searched: words of names, is:touched, has:hook, #307").tag(sync=True)
     kernel = traitlets.Bool(default_value=True, read_only=True).tag(sync=True)
     choices = traitlets.Dict().tag(sync=True)

@@ -9,7 +9,8 @@ from cabw_viz.analysis import divergence as analysis
 from cabw_viz.analysis.drawing import file_and_line
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow
 from cabw_viz.record.kinds import GOOD, Verdict
-from cabw_viz.views.tables import CELL_STYLES, GREEN, MARKS, RED_BOLD, figure
+from cabw_viz.views.palette import VERDICT_LOOKS
+from cabw_viz.views.tables import CELL_STYLES, RED_BOLD, figure, marked
 from cabw_viz.views.text import aligned, in_line
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ COLUMNS = {
     "max_abs_err_own": "float64",
     "note": "object",
 }
-VERDICTS = ("verdict_in", "verdict_out", "verdict_own")
+VERDICT_COLUMNS = ("verdict_in", "verdict_out", "verdict_own")
 SHOWN = {
     "number": "#",
     "name": "step",
@@ -49,7 +50,7 @@ HEADINGS = ("", "#", "step", "module", "line", "in", "out", "own", "own rel err"
 
 _TEXTS = [column for column, dtype in COLUMNS.items() if dtype == "object"]
 _STYLES: Any = [
-    {"selector": ".cabw-good", "props": GREEN},
+    {"selector": ".cabw-good", "props": f"background-color: {VERDICT_LOOKS['bitwise'].cell}"},
     {"selector": ".cabw-bad", "props": RED_BOLD},
     {"selector": ".cabw-off", "props": "background-color: rgba(214, 80, 30, 0.12)"},
     *CELL_STYLES,
@@ -99,13 +100,13 @@ def divergence_styler(divergence: Divergence) -> Styler:
     classes = pd.DataFrame("", index=frame.index, columns=frame.columns)
     for column in set(SHOWN) & set(_TEXTS):
         classes[column] = "cabw-text"
-    for column in VERDICTS:
+    for column in VERDICT_COLUMNS:
         bad = "cabw-bad" if column == "verdict_own" else "cabw-off"
         classes[column] = ["cabw-text " + _class(verdict, bad) for verdict in frame[column]]
     for index in divergence.culprits:
         if index in picked:
             classes.loc[index, "number"] = "cabw-first"
-    formats: Any = dict.fromkeys(SHOWN, _escaped) | dict.fromkeys(VERDICTS, _marked)
+    formats: Any = dict.fromkeys(SHOWN, _escaped) | dict.fromkeys(VERDICT_COLUMNS, _marked)
     formats |= {"number": "#{:d}".format, "line": _line_text, "max_rel_err_own": figure}
     styler = frame.rename(columns=SHOWN).style.set_uuid("cabw_divergence").hide(axis="index")
     styler = styler.set_table_styles(_STYLES).set_td_classes(classes.rename(columns=SHOWN))
@@ -126,7 +127,7 @@ def _escaped(text: str | None) -> str:
 
 
 def _marked(verdict: Verdict | None) -> str:
-    return "" if verdict is None else f"{MARKS[verdict]} {verdict}"
+    return "" if verdict is None else marked(verdict)
 
 
 def facts(divergence: Divergence) -> list[str]:

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+from cabw_viz.analysis.coloring import FAMILY
 from cabw_viz.analysis.drawing import Arrow, Box, BoxKind, Cluster, Drawing, Shade
+from cabw_viz.analysis.families import FAMILIES
 from cabw_viz.errors import CabwError
 from cabw_viz.views.links import link
 from cabw_viz.views.palette import (
@@ -22,6 +24,7 @@ from cabw_viz.views.palette import (
     ERROR,
     FAINT,
     FAINT_EDGE,
+    FAMILY_TONES,
     FRAME_LINE,
     FRAME_TINT,
     LINE,
@@ -113,6 +116,8 @@ def dot_source(drawing: Drawing, links: str | None = None) -> str:
 
 def tone_of(drawing: Drawing, shade: Shade) -> Tone:
     """The look of one step of the drawing's scale."""
+    if drawing.measure == FAMILY:
+        return FAMILY_TONES[FAMILIES[shade.step]]
     if shade.step < 0:
         return UNKNOWN_TONE
     tones = ERROR if "error" in drawing.measure else AMOUNT

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 from cabw_viz.analysis import parity
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.kinds import SEVERITY, Verdict
+from cabw_viz.views.palette import VERDICT_LOOKS
 from cabw_viz.views.tables import figure, marked
 from cabw_viz.views.text import in_line, shorten
 
@@ -32,13 +34,8 @@ GROUPS_MOST = 28
 LABELS_APART = 12.0
 """In pixels, at least."""
 
-COLORS: dict[str, str] = {
-    "bitwise": "#16996f",
-    "within_tolerance": "#2584c9",
-    "within_noise": "#8b6fd1",
-    "bad": "#dc5a1e",
-    "own": "#87919b",
-}
+OWN_COLOR = "#87919b"
+"""Of the errors of each side by itself."""
 
 
 @dataclass(frozen=True)
@@ -202,15 +199,17 @@ def groups(rows: Sequence[GradientComparison]) -> list[tuple[str, int, int]]:
 
 def _legend(rows: Sequence[GradientComparison]) -> Iterator[str]:
     x = float(LEFT)
-    entries = [(marked(verdict), _shape(verdict)) for verdict in SEVERITY if any(r.verdict == verdict for r in rows)]
+    verdicts = [verdict for verdict in SEVERITY if any(row.verdict == verdict for row in rows)]
+    entries: list[tuple[str, Callable[[float, float], str]]]
+    entries = [(marked(verdict), partial(_verdict_mark, verdict)) for verdict in verdicts]
     if any(row.reference_err is not None for row in rows):
-        entries += [("reference, from float64", "hollow"), ("candidate, from float64", "dash")]
+        entries += [("reference, from float64", _reference_mark), ("candidate, from float64", _candidate_mark)]
     y = 16.0
-    for words, shape in entries:
+    for words, mark in entries:
         length = 22 + 6.4 * len(words)
         if x + length > LEFT + NARROWEST + 60 and x > LEFT:
             x, y = float(LEFT), y + 18
-        yield _mark(shape, x + 5, y)
+        yield mark(x + 5, y)
         yield f'<text x="{x + 14:.1f}" y="{y + 4:.1f}">{html.escape(words)}</text>'
         x += length
 
@@ -225,29 +224,27 @@ def _marks(row: GradientComparison, x: float, scale: _Scale) -> Iterator[str]:
     if row.reference_err is not None and row.candidate_err is not None:
         tooltip += f"; from float64: reference {figure(row.reference_err)}, candidate {figure(row.candidate_err)}"
         own, other = scale.y(row.reference_err), scale.y(row.candidate_err)
-        marks = [_line(x, own, x, other, 0.25), _mark("hollow", x, own), _mark("dash", x, other)]
-    marks.append(_mark(_shape(row.verdict), x, scale.y(row.max_rel_err)))
+        marks = [_line(x, own, x, other, 0.25), _reference_mark(x, own), _candidate_mark(x, other)]
+    marks.append(_verdict_mark(row.verdict, x, scale.y(row.max_rel_err)))
     yield f"<g><title>{_text(tooltip, 300)}</title>{''.join(marks)}</g>"
 
 
-def _shape(verdict: Verdict) -> str:
-    return verdict if verdict in COLORS else "bad"
+def _verdict_mark(verdict: Verdict, x: float, y: float) -> str:
+    look = VERDICT_LOOKS[verdict]
+    if look.shape == "diamond":
+        return f'<path d="M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z" fill="{look.color}"/>'
+    if look.shape == "cross":
+        path = f"M{x - 3.5:.1f} {y - 3.5:.1f}l7 7m0 -7l-7 7"
+        return f'<path d="{path}" stroke="{look.color}" stroke-width="2.4" fill="none"/>'
+    if look.shape == "circle":
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{look.color}"/>'
+    return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" fill="{look.color}"/>'
 
 
-def _mark(shape: str, x: float, y: float) -> str:
-    """A mark by its shape: green circle, blue circle, violet diamond, orange cross; grey for the sides' own errors."""
-    if shape == "hollow":
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="none" stroke="{COLORS["own"]}" stroke-width="1.3"/>'
-    if shape == "dash":
-        return (
-            f'<line x1="{x - 3.5:.1f}" y1="{y:.1f}" x2="{x + 3.5:.1f}" y2="{y:.1f}" stroke="{COLORS["own"]}" '
-            f'stroke-width="2"/>'
-        )
-    color = COLORS[shape]
-    if shape == "within_noise":
-        return f'<path d="M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z" fill="{color}"/>'
-    if shape == "bad":
-        return f'<path d="M{x - 3.5:.1f} {y - 3.5:.1f}l7 7m0 -7l-7 7" stroke="{color}" stroke-width="2.4" fill="none"/>'
-    if shape == "bitwise":
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{color}"/>'
-    return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" fill="{color}"/>'
+def _reference_mark(x: float, y: float) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="none" stroke="{OWN_COLOR}" stroke-width="1.3"/>'
+
+
+def _candidate_mark(x: float, y: float) -> str:
+    ends = f'x1="{x - 3.5:.1f}" y1="{y:.1f}" x2="{x + 3.5:.1f}" y2="{y:.1f}"'
+    return f'<line {ends} stroke="{OWN_COLOR}" stroke-width="2"/>'

@@ -11,6 +11,7 @@ from cabw_viz.analysis.touches import all_touches
 from cabw_viz.record.kinds import Verdict
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Touch
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.views.palette import ALARM_CELL, VERDICT_LOOKS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,25 +68,11 @@ TOUCH_COLUMNS = {
 }
 
 
-MARKS: dict[Verdict, str] = {
-    "bitwise": "✓",
-    "within_tolerance": "≈",
-    "within_noise": "~",
-    "metadata": "!",
-    "unexpected": "+",
-    "mismatch": "✗",
-    "missing": "∅",
-    "nonfinite": "∞",
-}
-"""A mark for each verdict, so that none is told by its colour alone."""
-
-# The colours are translucent, on whatever the theme's background is, and the text keeps the theme's colour.
-GREEN = "background-color: rgba(0, 128, 95, 0.18)"
-RED_BOLD = "background-color: rgba(214, 80, 30, 0.3); font-weight: 600"
-VERDICT_STYLES: tuple[dict[str, str], ...] = (
-    {"selector": ".cabw-bitwise", "props": GREEN},
-    {"selector": ".cabw-within_tolerance", "props": "background-color: rgba(10, 108, 179, 0.18)"},
-    {"selector": ".cabw-within_noise", "props": "background-color: rgba(128, 110, 190, 0.18)"},
+RED_BOLD = f"background-color: {ALARM_CELL}; font-weight: 600"
+VERDICT_STYLES: tuple[dict[str, str], ...] = tuple(
+    {"selector": f".cabw-{verdict}", "props": f"background-color: {look.cell}"}
+    for verdict, look in VERDICT_LOOKS.items()
+    if look.cell
 )
 CELL_STYLES: tuple[dict[str, str], ...] = (
     {"selector": "td", "props": "font-variant-numeric: tabular-nums; white-space: nowrap"},
@@ -204,7 +191,7 @@ def _frame(
 
 def marked(verdict: Verdict) -> str:
     """A verdict with its mark: `✗ mismatch`."""
-    return f"{MARKS[verdict]} {verdict}"
+    return f"{VERDICT_LOOKS[verdict].mark} {verdict}"
 
 
 def figure(error: float | None) -> str:

@@ -197,7 +197,7 @@ function paintCells(r, b) {
   const { ctx, theme, view } = r;
   for (const c of cells(b)) {
     const { main } = r.classOf(c.group);
-    ctx.fillStyle = r.colourBy === "kind" ? theme["c-none"] : r.colours.get(main).solid;
+    ctx.fillStyle = r.encoding.isCategorical ? theme["c-none"] : r.colours.get(main).solid;
     ctx.fillRect(c.x, c.y, c.w, c.h);
     if (view.k < 0.7) continue;
     ctx.fillStyle = r.state.hoverCell === c.key ? theme.accent : theme.muted;

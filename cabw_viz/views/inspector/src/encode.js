@@ -3,6 +3,7 @@
  * so that nothing is told by colour alone; `of` gives a node's class.
  */
 import { heldBy } from "./drawable.js";
+import { DIFFERS_MUCH, ENCODING_TABLE } from "./palette.js";
 
 const sum = (nodes, of) => nodes.reduce((a, n) => a + of(n), 0);
 const reads = (n) => n.execution + n.initial + n.passes;
@@ -63,93 +64,53 @@ export function bytes(n) {
 export const error = (x) =>
   x === null || Number.isNaN(x) ? "–" : x === 0 ? "0" : x === Infinity ? "∞" : x.toExponential(1);
 
+const LIMITS = Object.fromEntries(
+  Object.entries(ENCODING_TABLE).map(([name, { classes }]) => [name, classes.filter((c) => c.limit !== null)]),
+);
+
+/** The class of a figure: the first whose least figure it reaches; `none` below all, and for NaN. */
+const byLimit = (name, figure) => LIMITS[name].find((c) => figure >= c.limit)?.key ?? "none";
+
 /** What a comparison came to at a node. */
 function parityClass(n) {
   if (n.origin) return "first";
   if (!n.compared) return "none";
   if (n.verdict === "bitwise") return "equal";
   if (n.good) return "close";
-  return n.relative >= 1e-3 ? "d3" : "d2";
+  return n.relative >= DIFFERS_MUCH ? "d3" : "d2";
 }
 
 export const differs = (n) => ["first", "d3", "d2"].includes(parityClass(n));
 
-export const ENCODINGS = {
-  kind: {
-    label: "Kind",
-    classes: [
-      ["matmul", "Matmul", "c-matmul", "square"],
-      ["norm", "Norm, softmax", "c-norm", "triangle"],
-      ["pointwise", "Pointwise", "c-pointwise", "circle"],
-      ["loss", "Loss, lookup", "c-loss", "diamond"],
-      ["custom", "Custom Function", "c-custom", "star"],
-      ["compiled", "Compiled region", "c-compiled", "frame"],
-      ["hook", "Hook", "c-custom", "hook"],
-      ["check", "Check of a gradient", "c-none", "ring"],
-      ["view", "View, copy", "c-view", "bar"],
-      ["parameter", "Parameter", "c-parameter", "tag"],
-    ],
-    of: (n) => n.family,
-  },
-  touches: {
-    label: "Touches",
-    classes: [
-      ["initial", "Initial trace, graph pass", "c-alarm", "bang"],
-      ["e3", "Execution, 9 or more", "q4", "bar3"],
-      ["e2", "4 to 8 reads", "q3", "bar2"],
-      ["e1", "1 to 3", "q1", "bar1"],
-      ["none", "Untouched", "c-none", "ring"],
-    ],
-    of: ({ shade: n }) =>
-      n.initial || n.passes ? "initial" : steps(n.execution, [9, 4, 1], ["e3", "e2", "e1"], "none"),
-  },
-  parity: {
-    label: "Parity",
-    classes: [
-      ["first", "First divergence", "c-alarm", "flag"],
-      ["d3", "Differs, ≥ 1e-3", "d3", "bar3"],
-      ["d2", "Differs, less", "d2", "bar2"],
-      ["close", "Within tolerance", "q2", "bar1"],
-      ["equal", "Bitwise equal", "c-equal", "equal"],
-      ["none", "Not compared", "c-none", "ring"],
-    ],
-    of: parityClass,
-  },
-  bytes: {
-    label: "Bytes",
-    classes: [
-      ["b4", "≥ 1 MB", "q4", "bar3"],
-      ["b3", "≥ 512 kB", "q3", "bar2"],
-      ["b2", "≥ 64 kB", "q2", "bar2"],
-      ["b1", "< 64 kB", "q1", "bar1"],
-      ["none", "Nothing saved", "c-none", "ring"],
-    ],
-    of: ({ shade: n }) => steps(n.bytes, [1e6, 524288, 65536, 1], ["b4", "b3", "b2", "b1"], "none"),
-  },
-  time: {
-    label: "Time",
-    classes: [
-      ["t4", "≥ half of the slowest", "q4", "bar3"],
-      ["t3", "≥ 1/8", "q3", "bar2"],
-      ["t2", "≥ 1/64", "q2", "bar2"],
-      ["t1", "Less", "q1", "bar1"],
-      ["none", "Not timed", "c-none", "ring"],
-    ],
-    of: ({ shade: n }) => timeClass(n),
-  },
-};
+const KINDS = new Set(ENCODING_TABLE.kind.classes.map((c) => c.key));
+const CALLS = new Set(["backward_call", "aot_op", "aten_op"]);
+
+/** The kind of an autograd node; that of its autograd node for what computes in the captured graph. */
+const kindClass = (n) => (CALLS.has(n.kind) && n.base ? n.base.kind : KINDS.has(n.kind) ? n.kind : "other");
 
 /** A node's time as a part of the slowest node's: nodes of one backward differ by orders of magnitude. */
-function timeClass(n) {
-  const s = n.seconds;
-  if (Number.isNaN(s)) return "none";
-  return steps(s / (n.base.graph.slowest || 1), [1 / 2, 1 / 8, 1 / 64], ["t4", "t3", "t2"], "t1");
-}
+const timePart = (n) => n.seconds / (n.base.graph.slowest || 1);
 
-function steps(value, limits, keys, otherwise) {
-  const i = limits.findIndex((l) => value >= l);
-  return i < 0 ? otherwise : keys[i];
-}
+const CLASS_OF = {
+  family: (n) => n.family,
+  kind: kindClass,
+  touches: ({ shade: n }) => (n.initial || n.passes ? "initial" : byLimit("touches", n.execution)),
+  parity: parityClass,
+  bytes: ({ shade: n }) => byLimit("bytes", n.bytes),
+  time: ({ shade: n }) => byLimit("time", timePart(n)),
+};
+
+export const ENCODINGS = Object.fromEntries(
+  Object.entries(ENCODING_TABLE).map(([name, { label, classes, isCategorical }]) => [
+    name,
+    { label, isCategorical, classes: classes.map((c) => [c.key, c.words, c.token, c.mark]), of: CLASS_OF[name] },
+  ]),
+);
+
+/** The classes that the legend shows only where there are such nodes. */
+export const RARE = new Set(
+  Object.values(ENCODING_TABLE).flatMap(({ classes }) => classes.filter((c) => c.rare).map((c) => c.key)),
+);
 
 /** Counts per class over nodes, in the order of the legend. */
 export function composition(encoding, nodes) {
@@ -161,10 +122,10 @@ export function composition(encoding, nodes) {
   return counts;
 }
 
-/** The strongest class among nodes; for kinds, the commonest. */
+/** The strongest class among nodes; for kinds and families, the commonest. */
 export function strongest(encoding, nodes) {
   const counts = [...composition(encoding, nodes)];
-  if (encoding === ENCODINGS.kind) return counts.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
+  if (encoding.isCategorical) return counts.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
   return counts.find(([, c]) => c)[0];
 }
 

@@ -1,24 +1,9 @@
-/** What kind of work a node does, from its name: the classes of the colouring by kind; and names fit to be drawn. */
-const FAMILY_OF_KIND = {
-  graph_root: "loss",
-  custom_function: "custom",
-  cpp_function: "custom",
-  aot_backward: "compiled",
-  copy_slices: "view",
-  accumulate_grad: "parameter",
-};
-const VIEWS =
-  "View|UnsafeView|Transpose|T|Permute|Expand|Clone|Copy|Split|SplitWithSizes|Reshape|ReshapeAlias|Slice|Select|Squeeze|" +
-  "Unsqueeze|Alias|AsStrided|Cat|Stack|ToCopy|Unbind|Detach|Unfold|Narrow|Flatten|Unflatten|NewZeros|NewEmpty|Zeros|" +
-  "ZerosLike|Empty|EmptyLike|EmptyStrided|Full|FullLike|NewEmptyStrided|LiftFreshCopy";
-const FAMILY_OF_NAME = [
-  ["matmul", /^(Addmm|Mm|Bmm|Baddbmm|Addbmm|Mv|Dot|.*Conv.*|Linear|.*Attention.*)/],
-  ["norm", /(Norm|Softmax)/],
-  ["loss", /(Loss|Embedding|Gather|Index)/],
-  ["view", new RegExp(`^(${VIEWS})(Backward|$)`)],
-];
+/** What work a node does, told by its name: the classes of the colouring by family; and names fit to be drawn. */
+import { FAMILY_OF_KIND, FAMILY_OF_NAME } from "./palette.js";
 
-const ofName = (name) => (FAMILY_OF_NAME.find(([, pattern]) => pattern.test(name)) || ["pointwise"])[0];
+const PATTERNS = Object.entries(FAMILY_OF_NAME).map(([family, pattern]) => [family, new RegExp(pattern)]);
+
+const ofName = (name) => (PATTERNS.find(([, pattern]) => pattern.test(name)) || ["pointwise"])[0];
 
 /** The family that an autograd node's kind alone tells; undefined for PyTorch's own nodes, whose name tells. */
 export const familyOfKind = (kind) => FAMILY_OF_KIND[kind];

@@ -31,7 +31,7 @@ export class Frame {
     this.colours = new Segment(
       "Colour by",
       Object.entries(ENCODINGS).map(([name, encoding]) => [name, encoding.label]),
-      "kind",
+      "family",
       (name) => inspector.setColour(name),
     );
     this.canvas = h("canvas", { "aria-hidden": "true" });

@@ -2,11 +2,9 @@
 import { rowsOf, sent, unpack } from "./columns.js";
 import { Drawable, FLAGS, heldBy } from "./drawable.js";
 import { familyOfKind, lookOf, plain } from "./families.js";
+import { IS_PASSING } from "./palette.js";
 import { readTouches } from "./touches.js";
 import { groupRows } from "./tree.js";
-
-/** The verdicts with which a comparison is in order. */
-const GOOD = new Set(["bitwise", "within_tolerance", "within_noise"]);
 
 /** One autograd node: an index and getters. Fifty thousand of them cost an object each and no strings. */
 class Node {
@@ -73,7 +71,7 @@ class Node {
     return this.row?.verdict ?? this.graph.verdictAt(this.index);
   }
   get good() {
-    return GOOD.has(this.verdict);
+    return IS_PASSING[this.verdict] ?? false;
   }
   /** Largest relative error seen at the node; endless where a gradient is missing or not finite. */
   get relative() {
@@ -197,10 +195,10 @@ export class Graph extends Drawable {
           shape: t.row_shapes[c.row_shape[k]],
           dtype: t.row_dtypes[c.row_dtype[k]],
           verdict,
-          good: GOOD.has(verdict),
+          good: IS_PASSING[verdict] ?? false,
           rel: known ? c.row_rel[k] : null,
           abs: Number.isNaN(c.row_abs[k]) ? null : c.row_abs[k],
-          relative: known ? c.row_rel[k] : GOOD.has(verdict) ? 0 : Infinity,
+          relative: known ? c.row_rel[k] : IS_PASSING[verdict] ? 0 : Infinity,
           elements: c.row_elements[k],
           mismatched: c.row_mismatched[k],
           note: c.row_note[k] ? t.row_notes[c.row_note[k] - 1] : "",

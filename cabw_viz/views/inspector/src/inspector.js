@@ -48,7 +48,7 @@ export class Inspector {
     readFindings(this);
     this.session = new SessionFacts(model.get("session"));
     this.selection = model.get("selection");
-    this.colour = Object.hasOwn(ENCODINGS, model.get("color_by")) ? model.get("color_by") : "kind";
+    this.colour = Object.hasOwn(ENCODINGS, model.get("color_by")) ? model.get("color_by") : "family";
     this.#makeParts();
     el.append(this.el);
     this.#follow();

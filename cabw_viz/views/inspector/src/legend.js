@@ -1,8 +1,6 @@
 /** The legend of the colouring: one entry a class, with its count; each is a filter. */
 import { h, mark, number } from "./dom.js";
-import { composition, ENCODINGS } from "./encode.js";
-
-const RARE = new Set(["custom", "compiled", "check", "hook", "first"]); // not worth a place where there are none
+import { composition, ENCODINGS, RARE } from "./encode.js";
 
 export class Legend {
   /** The classes that are shown alone; empty for all. */

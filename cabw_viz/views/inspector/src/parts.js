@@ -9,7 +9,7 @@ export const moduleOf = (inspector, n) =>
 export const place = (inspector, n) => [moduleOf(inspector, n), n.line?.[0]].filter(Boolean).join(", ");
 
 export function kindMark(n, size) {
-  const [, , token, name] = ENCODINGS.kind.classes.find(([key]) => key === n.family);
+  const [, , token, name] = ENCODINGS.family.classes.find(([key]) => key === n.family);
   return mark(name, `var(--${token})`, size);
 }
 

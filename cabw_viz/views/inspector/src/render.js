@@ -83,7 +83,7 @@ export class Renderer {
         {
           mark,
           solid: theme[token],
-          fill: mix(rgb[token], rgb.box, encoding === ENCODINGS.kind ? theme.tint : theme.tint * 1.5),
+          fill: mix(rgb[token], rgb.box, encoding.isCategorical ? theme.tint : theme.tint * 1.5),
           border: mix(rgb[token], rgb.box, 0.5),
           loud: ["first", "initial"].includes(key),
           quiet: ["view", "check", "none"].includes(key),

@@ -62,7 +62,7 @@ export async function openFile(render, el) {
     selection: "",
     expanded: [],
     level: "module",
-    color_by: "kind",
+    color_by: "family",
     query: "",
     kernel: false,
     choices: {},

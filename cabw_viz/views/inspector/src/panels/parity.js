@@ -3,12 +3,12 @@ import { h, mark, number, plural, shape } from "../dom.js";
 import { error } from "../encode.js";
 import { virtualList } from "../list.js";
 import { ALARM, empty, finding, heading, meter, place, title } from "../parts.js";
+import { DIFFERS_MUCH, VERDICT_MARKS } from "../palette.js";
 import { Segment } from "../segment.js";
 import { taskForm } from "../task.js";
 import { chart } from "./chart.js";
 
 const ROW = 26;
-const MARKS = { bitwise: "equal", within_tolerance: "bar1", within_noise: "bar2" };
 const FILTERS = [
   ["bad", "Differ", (row) => !row.good],
   ["close", "Close", (row) => row.good && row.verdict !== "bitwise"],
@@ -203,7 +203,7 @@ function nameParts(name) {
 }
 
 function line(inspector, row, selected) {
-  const level = row.good ? "q2" : row.relative >= 1e-3 ? "d3" : "d2";
+  const level = row.good ? "q2" : row.relative >= DIFFERS_MUCH ? "d3" : "d2";
   const share = row.relative ? (row.relative === Infinity ? 1 : (Math.log10(row.relative) + 8) / 8) : 0;
   const words = [
     row.verdict.replaceAll("_", " "),
@@ -220,7 +220,7 @@ function line(inspector, row, selected) {
       "data-key": row.ref?.key,
       onclick: () => row.ref && inspector.reveal(row.ref.key),
     },
-    mark(row.good ? MARKS[row.verdict] : "differ", row.good ? "var(--c-equal)" : ALARM, 11),
+    mark(VERDICT_MARKS[row.verdict], row.good ? "var(--c-equal)" : ALARM, 11),
     h("span.cabw-name", null, nameParts(row.name)),
     row.relative ? meter(share, `var(--${level})`) : h("span"),
     h(`span.num${row.good ? ".muted" : ""}`, null, row.rel === null ? row.verdict : error(row.rel)),
