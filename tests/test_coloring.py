@@ -183,7 +183,7 @@ def test_what_was_not_measured_is_said_with_the_call_that_does_it(by, change, ca
 
 def test_a_colour_that_is_none():
     with pytest.raises(
-        CabwError, match=r"color_by='taste' is nothing to colour by(?s:.)*'kind' or 'family' or 'touches'"
+        CabwError, match=r"color_by='taste' is nothing(?s:.)*'kind' or 'family' or 'touches'"
     ):
         graph_view(records.mlp(), color_by="taste")
     assert graph_view(records.mlp(), color_by="kind").source == graph_view(records.mlp()).source
