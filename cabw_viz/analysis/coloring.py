@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 from cabw_viz.analysis.drawing import Box, Drawing, Shade
-from cabw_viz.analysis.families import FAMILIES, commonest_family
+from cabw_viz.analysis.families import FAMILIES, family_of_group
 from cabw_viz.analysis.memory import stored
 from cabw_viz.analysis.parity import badness
 from cabw_viz.analysis.touches import all_touches, watched_phases
@@ -85,9 +85,9 @@ def colorize(drawing: Drawing, record: CaptureRecord, by: str | Figures, results
 
 
 def _by_family(drawing: Drawing, record: CaptureRecord) -> Drawing:
-    """The drawing with the family of most of its nodes on each box; the steps are places in `FAMILIES`."""
+    """The drawing with the family of its nodes on each box; the steps are places in `FAMILIES`."""
     families = [
-        commonest_family(map(record.by_number.__getitem__, box.nodes)) if box.nodes else None for box in drawing.boxes
+        family_of_group(map(record.by_number.__getitem__, box.nodes)) if box.nodes else None for box in drawing.boxes
     ]
     used = [family for family in FAMILIES if family in families]
     boxes = tuple(

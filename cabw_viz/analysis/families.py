@@ -47,7 +47,13 @@ def family_of(node: AutogradNode) -> Family:
     return next((family for family, name in FAMILY_OF_NAME.items() if re.search(name, node.name)), "pointwise")
 
 
-def commonest_family(nodes: Iterable[AutogradNode]) -> Family:
-    """The family of most of some nodes; of two as common, the one that stands first in `FAMILIES`."""
+BACKGROUND: frozenset[Family] = frozenset({"check", "view", "parameter"})
+"""A group has the colour of one of these only where it has no other nodes: a linear layer is a product, although most
+of its nodes are views and accumulations."""
+
+
+def family_of_group(nodes: Iterable[AutogradNode]) -> Family:
+    """The family of most of some nodes, see `BACKGROUND`; of two as common, the one that stands first in `FAMILIES`."""
     counts = Counter(map(family_of, nodes))
-    return max(FAMILIES, key=lambda family: counts[family])
+    foreground = [family for family in FAMILIES if counts[family] and family not in BACKGROUND]
+    return max(foreground or FAMILIES, key=lambda family: counts[family])

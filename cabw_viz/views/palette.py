@@ -159,6 +159,8 @@ class ColorClass:
     """The least figure of the class, of a scale by amount."""
     rare: bool = False
     """Shown in the legend only where there are such nodes."""
+    background: bool = False
+    """Whether a group has this colour only where all of its nodes are of such classes."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class Encoding:
     label: str
     classes: tuple[ColorClass, ...]
     is_categorical: bool = False
-    """Whether a group has the colour of most of its nodes, and not of the strongest."""
+    """Whether a group has the colour of most of its nodes (see `background`), and not of the strongest."""
 
 
 def _amount(key: str, words: str, token: str, mark: str, limit: float) -> ColorClass:
@@ -189,9 +191,9 @@ ENCODINGS: dict[ColorBy, Encoding] = {
             ColorClass("custom", "Custom Function", "c-custom", "star", rare=True),
             ColorClass("compiled", "Compiled region", "c-compiled", "frame", rare=True),
             ColorClass("hook", "Hook", "c-custom", "hook", rare=True),
-            ColorClass("check", "Check of a gradient", "c-none", "ring", rare=True),
-            ColorClass("view", "View, copy", "c-view", "bar"),
-            ColorClass("parameter", "Parameter", "c-parameter", "tag"),
+            ColorClass("check", "Check of a gradient", "c-none", "ring", rare=True, background=True),
+            ColorClass("view", "View, copy", "c-view", "bar", background=True),
+            ColorClass("parameter", "Parameter", "c-parameter", "tag", background=True),
         ),
         is_categorical=True,
     ),
@@ -203,12 +205,12 @@ ENCODINGS: dict[ColorBy, Encoding] = {
             ColorClass("cpp_function", "C++ Function", "c-norm", "triangle", rare=True),
             ColorClass("copy_slices", "In-place on a view", "c-custom", "star", rare=True),
             ColorClass("aot_backward", "Compiled region", "c-compiled", "frame", rare=True),
-            ColorClass("gradient_sum", "Gradient sum", "c-parameter", "cross", rare=True),
+            ColorClass("gradient_sum", "Gradient sum", "c-parameter", "cross", rare=True, background=True),
             ColorClass("hook", "Hook", "c-custom", "hook", rare=True),
-            ColorClass("validate_outputs", "Check of a gradient", "c-none", "ring", rare=True),
-            ColorClass("other", "Other operation", "c-none", "bar", rare=True),
+            ColorClass("validate_outputs", "Check of a gradient", "c-none", "ring", rare=True, background=True),
+            ColorClass("other", "Other operation", "c-none", "bar", rare=True, background=True),
             ColorClass("graph_root", "Graph root", "c-loss", "diamond"),
-            ColorClass("accumulate_grad", "Accumulates into .grad", "c-parameter", "tag"),
+            ColorClass("accumulate_grad", "Accumulates into .grad", "c-parameter", "tag", background=True),
         ),
         is_categorical=True,
     ),

@@ -3,7 +3,7 @@
 import re
 from typing import get_args
 
-from cabw_viz.analysis.families import FAMILIES
+from cabw_viz.analysis.families import BACKGROUND, FAMILIES
 from cabw_viz.record.kinds import AutogradKind, Verdict
 from cabw_viz.record.options import COLORS
 from cabw_viz.views.inspector import bundle
@@ -26,6 +26,10 @@ def test_every_colour_and_every_verdict_has_a_look():
 def test_every_family_and_every_kind_has_a_class():
     assert tuple(each.key for each in ENCODINGS["family"].classes) == FAMILIES == tuple(FAMILY_TONES)
     assert set(get_args(AutogradKind)) <= {each.key for each in ENCODINGS["kind"].classes}
+
+
+def test_families_in_the_background_are_so_in_both():
+    assert {each.key for each in ENCODINGS["family"].classes if each.background} == BACKGROUND
 
 
 def test_the_browser_knows_every_token_and_every_mark():

@@ -122,11 +122,16 @@ export function composition(encoding, nodes) {
   return counts;
 }
 
-/** The strongest class among nodes; for kinds and families, the commonest. */
+const BACKGROUND = new Set(
+  Object.values(ENCODING_TABLE).flatMap(({ classes }) => classes.filter((c) => c.background).map((c) => c.key)),
+);
+
+/** The strongest class among nodes; for kinds and families the commonest, background classes only among themselves. */
 export function strongest(encoding, nodes) {
-  const counts = [...composition(encoding, nodes)];
-  if (encoding.isCategorical) return counts.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
-  return counts.find(([, c]) => c)[0];
+  const counts = [...composition(encoding, nodes)].filter(([, count]) => count);
+  if (!encoding.isCategorical) return counts[0][0];
+  const foreground = counts.filter(([key]) => !BACKGROUND.has(key));
+  return (foreground.length ? foreground : counts).reduce((a, b) => (b[1] > a[1] ? b : a))[0];
 }
 
 /** A mark as path commands around (0, 0) with radius r: [fill or stroke, draw]. Shared by canvas and SVG. */
