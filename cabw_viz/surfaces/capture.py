@@ -150,10 +150,10 @@ class Capture:
             around: Only the autograd node of this number and those that at most `hops` edges part from it.
             hops: See `around`.
             path_to: Only the ways that gradients take to this parameter; a tied one has several names.
-            color_by: `kind` (default); `touches`, reads of metadata; `parity`, the relative error of gradients, after
-                `cap.parity()` or `cap.divergence()`; `bytes`, what is kept for the backward beside parameters; `time`,
-                after `cap.times()`. Or figures of your own, by number of the autograd node: a dict, or a column of
-                `cap.nodes`; those of a box are added up.
+            color_by: `kind` (default); `family`, what work the nodes do; `touches`, reads of metadata; `parity`, the
+                relative error of gradients, after `cap.parity()` or `cap.divergence()`; `bytes`, what is kept for the
+                backward beside parameters; `time`, after `cap.times()`. Or figures of your own, by number of the
+                autograd node: a dict, or a column of `cap.nodes`; those of a box are added up.
             links: Where a box leads: the address of a line of code, with `{file}` and `{line}` in it, such as
                 `"vscode://file/{file}:{line}"`. None for nowhere.
             plumbing: At level `fx`, draw lifted inputs, sizes and `getitem` too.
