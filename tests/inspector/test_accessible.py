@@ -156,7 +156,7 @@ def test_levels_and_colours_by_keyboard(keyboard):
     assert found.get("drawn.letter") == "a"
     keyboard.press("ArrowRight")
     assert found.get("level") == "module"
-    keyboard.to("radio", "Kind").press("ArrowLeft")
+    keyboard.to("radio", "Family").press("ArrowLeft")
     assert found.get("colour") == "time"
     keyboard.to("button", "half of the slowest").press("Space")
     assert found.do("return i.filter.size") == 1
