@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/.installed-demo
 ALL := $(VENV)/.installed-all
-HAS_NODE := { command -v npm && node -e 'const [a, b] = process.versions.node.split("."); process.exit(a < 18 || (a == 18 && b < 18))'; } >/dev/null 2>&1
+HAS_NODE := { command -v npm && node -e 'const [a, b] = process.versions.node.split("."); process.exit(a < 18 || (a == 18 && b < 18) ? 1 : 0)'; } >/dev/null 2>&1
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable
 
 .PHONY: help demo test lab lint lint-js bench clean
