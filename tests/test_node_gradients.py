@@ -13,7 +13,7 @@ import cabw_viz
 from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.runtime.gradient_snapshots import Fingerprint, Gradient, fingerprint
 from cabw_viz.tracing import node_gradients
-from tests.captures import OverwritesGradient, capture_of
+from tests.captures import OverwritesGradient, Twice, capture_of
 
 
 def numbers(capture):
@@ -226,18 +226,9 @@ def test_a_dispatch_mode_of_the_users_sees_no_copies():
             self.seen[str(func)] += 1
             return func(*args, **(kwargs or {}))
 
-    class Plain(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * 2
-
     def run(gradients, max_bytes):
         w = torch.ones(300, requires_grad=True)
-        loss = (Plain.apply(w.sin()) * w).reshape(20, 15).t().sum()
+        loss = (Twice.apply(w.sin()) * w).reshape(20, 15).t().sum()
         counting = Counting()
         with cabw_viz.capture({"w": w}, gradients=gradients, max_bytes=max_bytes), counting:
             loss.backward()

@@ -1,6 +1,7 @@
 /** Relative error of each node along the backward: a step shows where it begins. */
 import { h } from "../dom.js";
 import { differs, error } from "../encode.js";
+import { DIFFERS_MUCH } from "../palette.js";
 import { title } from "../parts.js";
 
 const LEFT = 30;
@@ -101,6 +102,6 @@ function paintError(ctx, theme, n, selected, x, top, bottom) {
 
 function colourOf(n, theme) {
   if (n.origin) return theme["c-alarm"];
-  if (differs(n)) return theme[n.relative >= 1e-3 ? "d3" : "d2"];
+  if (differs(n)) return theme[n.relative >= DIFFERS_MUCH ? "d3" : "d2"];
   return n.relative ? theme.q2 : theme["c-equal"];
 }
