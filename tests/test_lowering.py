@@ -29,8 +29,6 @@ REFUSED = {
     "cs_scaler_step_before_inspection": ("MulBackward0 (#1)", "was changed in place"),
     "fn_compiled_aot": ("CompiledFunctionBackward (#2)", "aot0_transpose_1"),
     "fn_cpp_collective": ("MulBackward0 (#2)", "is a AsyncCollectiveTensor"),
-    "fn_none_grad_accumulate": ("StopBackward (#4)", "must be Tensor, not NoneType"),
-    "gs_function_slots_none_and_tensor": ("ThreePlacesBackward (#4)", "must be Tensor, not NoneType"),
     "ho_vmap_over_grad": ("GraphRoot (#0)", "escaped from inside a function being vmapped"),
     "hook_accgrad_node_post": ("AccumulateGrad w3 (#5)", "writes to a tensor that is none of its inputs"),
     "hook_enable_inside_backward": ("MulBackward0 (#2)", "accumulates into .grad"),

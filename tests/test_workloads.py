@@ -30,8 +30,6 @@ NO_SECOND_RUN = {
     "ck_selective": "GeluBackward0",
     "cs_scaler_step_before_inspection": "MulBackward0",  # unscale_ and step() change inputs in place
     "fn_compiled_aot": "CompiledFunctionBackward",
-    "fn_none_grad_accumulate": "StopBackward",
-    "gs_function_slots_none_and_tensor": "ThreePlacesBackward",
     "ho_vmap_over_grad": "PowBackward0",
     "hook_multi_grad": "AccumulateGrad",
     "hook_queue_callback": "SinkBackward",

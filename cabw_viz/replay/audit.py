@@ -51,6 +51,9 @@ class Auditing(GradientCollector):
             result = super().call_function(target, args, kwargs)
         return self.watch.watched(result) if self._is_read(row) else result
 
+    def _kept(self, gradient: Any) -> Any:
+        return super()._kept(unwatched(gradient))  # a copy is no read of the node's
+
     def location(self) -> str:
         """Where the run is; a lifted input by its names."""
         number = self.rows[self.current.name].ordinal if self.current is not None else None

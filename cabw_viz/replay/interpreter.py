@@ -11,6 +11,7 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.replay.placement.engine_rules import accumulations_to_copy, copy_of_gradient, sum_of_gradients
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.progress import NO_PROGRESS
 
@@ -21,6 +22,7 @@ class GradientCollector(torch.fx.Interpreter):
     run_node               notes which graph node runs
     └─ call_function
        ├─ accumulate_grad  gradient collected under its autograd node's number; `.grad` untouched
+       ├─ torch.add        as the engine sums gradients: one that does not exist is left out
        ├─ call_hook        post-accumulate hooks left out; the others run, or are left out with hooks="drop"
        ├─ C++ hooks        left out: they are those of retain_grad(), which only look
        └─ everything else  as PyTorch would
@@ -34,7 +36,9 @@ class GradientCollector(torch.fx.Interpreter):
         self.current: torch.fx.Node | None = None
         self.progress = NO_PROGRESS
         self.collected: dict[int, Any] = {}
-        """Gradient by number of the accumulate node, or of the node at which the engine stops."""
+        """Gradient by number of the accumulate node, or of the node at which the engine stops. Copied where code that
+        runs later could write to it; the original is mostly dropped then, so that this costs time and little memory."""
+        self._copied = accumulations_to_copy(graph)
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one graph node."""
@@ -45,9 +49,11 @@ class GradientCollector(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call; the class lists the calls that are treated apart."""
         if target is torch_adapter.call_accumulate_grad:
-            return self._collect(torch_adapter.accumulated_gradient(args))
+            return self._collect(self._kept(torch_adapter.accumulated_gradient(args)))
+        if target is torch.add and self._is_sum():
+            return sum_of_gradients(*args)
         if target is torch_adapter.call_cpp_tensor_pre_hooks:
-            return self._collect(torch_adapter.hook_input(args))
+            return self._collect(self._kept(torch_adapter.hook_input(args)))
         kind = torch_adapter.hook_type(target, kwargs)
         if kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and self.placed.hooks == "drop"):
             return torch_adapter.hook_input(args)
@@ -77,6 +83,14 @@ class GradientCollector(torch.fx.Interpreter):
             expected="a graph that needs neither a live engine nor state that its first run has used up",
             try_='hooks="drop" where it is a hook; for used-up checkpoints there is no second run',
         )
+
+    def _is_sum(self) -> bool:
+        return self.current is not None and self.rows[self.current.name].kind == "gradient_sum"
+
+    def _kept(self, gradient: Any) -> Any:
+        """What accumulation keeps of a gradient: no later write to the gradient changes it."""
+        copies = self.current is not None and self.current.name in self._copied
+        return copy_of_gradient(gradient) if copies else gradient
 
     def _collect(self, gradient: Any) -> Any:
         number = self.rows[self.current.name].autograd_node if self.current is not None else None

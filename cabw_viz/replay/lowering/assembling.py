@@ -14,9 +14,14 @@ from cabw_viz.errors import CabwError
 from cabw_viz.replay.lowering.lowered import META, Constant
 from cabw_viz.replay.lowering.signature import Slot
 
+KEPT = "cabw_kept"
+"""Key in the `meta` of the copy of a gradient that an accumulation keeps."""
+
 
 class GraphAssembler:
     """Copies a traced graph: plain names, no dead ops, copies of inputs that are written to.
+
+    Copies of accumulated gradients stay only where a later op writes to a tensor.
 
     Args:
         traced: the graph of PyTorch's tracer; each op's `meta` names its autograd node.
@@ -112,8 +117,13 @@ class GraphAssembler:
         return writers
 
     def _add_body(self) -> None:
-        for node in self._traced.graph.nodes:
+        writers = (i for i, node in enumerate(self._traced.graph.nodes) if torch_adapter.written_arguments(node.target))
+        last_writer = max(writers, default=-1)
+        for place, node in enumerate(self._traced.graph.nodes):
             if node.op == "placeholder":
+                continue
+            if node.meta.pop(KEPT, False) and place > last_writer:
+                self._copies[node] = self._copies[node.args[0]]
                 continue
             if node.op == "output":
                 results = [self._copies[each] for each in node.args[0]]

@@ -20,7 +20,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.interpreter import GradientCollector, leaf_gradients
-from cabw_viz.replay.lowering.assembling import GraphAssembler
+from cabw_viz.replay.lowering.assembling import KEPT, GraphAssembler
 from cabw_viz.replay.lowering.guards import Expected, Guards
 from cabw_viz.replay.lowering.lowered import META, Lowered, Origin, Parts
 from cabw_viz.replay.lowering.python_constants import python_constants
@@ -193,6 +193,13 @@ class _Tracing(GradientCollector):
             if NUMBERS_ALONE not in str(error):
                 raise
         return super().call_function(target, *torch_adapter.with_concrete_sizes((args, kwargs)))
+
+    def _kept(self, gradient: Any) -> Any:
+        kept = super()._kept(gradient)
+        if kept is not gradient:
+            copy = next(iter(reversed(torch_adapter.active_fx_tracer().graph.nodes)))
+            copy.meta[KEPT] = True
+        return kept
 
     def _meta(self, number: int) -> dict[str, Any]:
         if number not in self._metas:

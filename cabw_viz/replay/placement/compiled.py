@@ -18,6 +18,7 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
+from cabw_viz.replay.placement.engine_rules import accumulations_to_copy, copy_of_gradient, sum_of_gradients
 from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import Target
@@ -87,7 +88,7 @@ def _failure(target: Target, error: Exception) -> CabwError:
 def gradients_as_outputs(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, list[int]]:
     """A copy of a graph that returns the gradients which it would accumulate, behind what it returned before.
 
-    Hooks are left out as by `GradientCollector`.
+    Hooks are left out, gradients summed and copied as by `GradientCollector`.
 
     Returns:
         The copy, and the number of the accumulate node of each added output, in order.
@@ -97,6 +98,7 @@ def gradients_as_outputs(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, lis
     copies: dict[torch.fx.Node, Any] = {}
     gradients: dict[int, Any] = {}
     sizes = {size.graph_node: size.value for size in record.sizes}
+    kept = accumulations_to_copy(placed)
     for node, row in zip(placed.module.graph.nodes, record.graph_nodes, strict=True):
         kind = torch_adapter.hook_type(node.target, node.kwargs)
         if node.target is torch_adapter.call_accumulate_grad or node.target is torch_adapter.call_cpp_tensor_pre_hooks:
@@ -104,6 +106,8 @@ def gradients_as_outputs(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, lis
             read = torch_adapter.accumulated_gradient if accumulates else torch_adapter.hook_input
             gradient = read(node.args)
             copies[node] = copies[gradient] if isinstance(gradient, torch.fx.Node) else gradient
+            if row.name in kept and isinstance(copies[node], torch.fx.Node):
+                copies[node] = copy.call_function(copy_of_gradient, (copies[node],))
             if row.autograd_node is not None:
                 gradients[row.autograd_node] = copies[node]
         elif kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and not hooks):
@@ -113,6 +117,9 @@ def gradients_as_outputs(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, lis
         elif node.op == "output":
             returned = torch.fx.map_arg(node.args[0], copies.__getitem__)
             copy.output([*returned, *gradients.values()])
+        elif row.kind == "gradient_sum":
+            terms = torch.fx.map_arg(node.args, copies.__getitem__)
+            copies[node] = copy.call_function(sum_of_gradients, terms)
         else:
             copies[node] = copy.node_copy(node, copies.__getitem__)
     return torch.fx.GraphModule(placed.module, copy), list(gradients)
