@@ -28,26 +28,30 @@ def compiled(params):
     return compiled_autograd._enable(identity)
 
 
+ROUNDED = {"gs_jacfwd_half": torch.float16}
+"""Those in which sums in another order round otherwise, and the dtype."""
+
 DIFFERS = {
     "cs_two_threads_inside_together": "step 0: gradients['w']['values']: 64 of 64 values differ",
     "hook_queue_callback": "step 0: results['callback']: 1 items against 0",
     "kind_fsdp2_one_rank": "step 0: gradients['0.weight']: torch.float32 tensor (4, 4) against None",
+    "kind_sparse_mm_both_sparse": "step 0: gradients['a']['coalesced']: False against True",
 }
 """Where those that silently differ do so first."""
 
 
 def test_all_workloads_are_there():
-    assert len(corpus.NAMES) >= 70
+    assert len(corpus.NAMES) + len(corpus.GARBAGE) >= 88
     assert set(corpus.SHORTENED) <= set(corpus.NAMES)
     assert {name for name in corpus.NAMES if load(name).expect.startswith("differs: ")} == set(DIFFERS)
 
 
-@pytest.mark.parametrize("name", corpus.NAMES)
+@pytest.mark.parametrize("name", [*corpus.NAMES, *corpus.GARBAGE])
 def test_a_workload_describes_itself(name):
     workload = load(name)
     assert workload.name == name
     assert workload.point
-    assert workload.expect == "parity" or workload.expect.startswith(("raises: ", "differs: "))
+    assert workload.expect == "parity" or workload.expect.startswith(("raises: ", "differs: ", "rounding: "))
 
 
 @pytest.mark.parametrize("name", corpus.NAMES)
@@ -66,9 +70,22 @@ def test_compiled_autograd_does_what_is_expected(name):
     elif expect.startswith("raises: "):
         assert ours.raised is not None
         assert expect.removeprefix("raises: ") in ours.raised
+    elif name in ROUNDED:
+        assert_rounding(eager, ours, ROUNDED[name])
     else:
         assert ours.raised is None
         assert first_difference(eager, ours).startswith(DIFFERS[name])
+
+
+def assert_rounding(eager, ours, dtype):
+    """Gradients differ by a few units in the last place of their largest element, and nothing else does."""
+    for one, other in zip(eager.steps, ours.steps, strict=True):
+        assert (one.raised, other.raised) == (None, None)
+        assert one.gradients.keys() == other.gradients.keys()
+        for name, gradient in one.gradients.items():
+            assert gradient.description == other.gradients[name].description
+            values, others = gradient.values["values"].double(), other.gradients[name].values["values"].double()
+            assert (values - others).abs().max() <= 4 * torch.finfo(dtype).eps * values.abs().max()
 
 
 @on_the_version_read

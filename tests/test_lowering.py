@@ -19,14 +19,16 @@ from tests import corpus
 from tests.captures import capture_of
 from tests.corpus import load, observe
 from tests.test_audit import PROGRAMS
-from tests.test_corpus import on_the_version_read
+from tests.test_corpus import ROUNDED, on_the_version_read
 from tests.test_workloads import NOT_TRACED, RUN_RAISES
 
 REFUSED = {
     "ck_compiled_piece_inside": ("CompiledFunctionBackward (#7)", "calls a compiled function"),
+    "ck_selective_inplace_saved": ("SigmoidBackward0 (#2)", "call_hook raised RuntimeError"),
     "ck_selective": ("GeluBackward0 (#3)", "You are only allowed to backward once"),
     "cs_lora_reentrant_frozen_input": ("CheckpointFunctionBackward (#3)", "accumulates into .grad"),
     "cs_scaler_step_before_inspection": ("MulBackward0 (#1)", "was changed in place"),
+    "fn_backward_writes_saved_output": ("CountsBackward (#3)", "was changed in place"),
     "fn_compiled_aot": ("CompiledFunctionBackward (#2)", "aot0_transpose_1"),
     "fn_cpp_collective": ("MulBackward0 (#2)", "is a AsyncCollectiveTensor"),
     "ho_vmap_over_grad": ("GraphRoot (#0)", "escaped from inside a function being vmapped"),
@@ -35,6 +37,7 @@ REFUSED = {
     "hook_multi_grad": ("AccumulateGrad c (#4)", "inside a backward call"),
     "hook_queue_callback": ("SinkBackward (#3)", "during backward pass"),
     "kind_fsdp2_one_rank": ("AddmmBackward0 (#3)", "during backward pass"),
+    "kind_sparse_mm_both_sparse": ("SparseAddmmBackward0 (#3)", "compute their outputs' shapes without values"),
     "kind_wrapper_subclass_compiled": ("GraphRoot (#0)", "is a TwoTensor"),
 }
 """Captured, but no graph of aten ops can be made of it: the autograd node that the refusal names, and the reason."""
@@ -82,7 +85,8 @@ def test_every_workload_gives_eagers_bits_or_is_refused_in_words(name):
             continue
         assert not isinstance(outcome, CabwError), outcome
         lowered, gradients = outcome
-        assert_same_as_the_run(capture, gradients)
+        if name not in ROUNDED:
+            assert_same_as_the_run(capture, gradients)
         assert_aten_alone(lowered)
         assert len(capture.results.lowered) == len(lowered.graph.nodes)
     assert seen.outcomes or name in NOT_TRACED

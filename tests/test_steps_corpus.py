@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import cabw_viz
 from tests import corpus
 from tests.corpus import load
-from tests.test_corpus import on_the_version_read
+from tests.test_corpus import ROUNDED, on_the_version_read
 
 OWN_COMPILED_PART_DIFFERS = {"aot_hook_added_late": {"x": "mismatch"}}
 """Differs from the uncompiled step already in the eager engine: the compiled forward knows nothing of a later hook."""
@@ -16,6 +17,7 @@ LOST = {
     "cs_two_threads_inside_together": {"w": "mismatch"},
     "hook_queue_callback": {f"(result) results.callback[0][{i}][{j}]": "missing" for i in (0, 1) for j in (0, 1)},
     "kind_fsdp2_one_rank": {f"{layer}.{name}": "missing" for layer in (0, 2) for name in ("weight", "bias")},
+    "kind_sparse_mm_both_sparse": {},  # the values are the same; whether they are marked as coalesced is not compared
 }
 """Those that silently differ under compiled autograd, and all of what differs."""
 
@@ -32,6 +34,11 @@ WRONG = {
         ("gs_eval_dropout_alias_inplace", backend): {"x": ("mismatch", EVERY), "(loss)": ("mismatch", EVERY)}
         for backend in ("aot_eager", "aot_eager_decomp_partition", "inductor")
     },
+    # Eager is wrong here, and the compiled step right.
+    **{
+        ("ck_selective_inplace_saved", backend): {"w": ("mismatch", EVERY), "x": ("mismatch", EVERY)}
+        for backend in ("aot_eager", "aot_eager_decomp_partition", "inductor")
+    },
 }
 """Silently wrong under torch.compile: what, how, and in which calls. All else agrees."""
 
@@ -39,7 +46,12 @@ RAISES = {
     ("gs_recompute_reads_mutated", "aot_eager_decomp_partition"): "modified by an inplace operation",
     ("gs_scan_closed_over_weight", "inductor"): "InductorError",
     **{
-        ("cs_unbind_backward_each", backend): "backward through the graph a second time"
+        (name, backend): text
+        for name, text in {
+            "cs_unbind_backward_each": "backward through the graph a second time",
+            "fn_backward_writes_saved_output": "Node add was invalid, but is output",
+            "kind_nested_layer_norm": "list index out of range",
+        }.items()
         for backend in ("aot_eager", "aot_eager_decomp_partition", "inductor")
     },
 }
@@ -47,21 +59,35 @@ RAISES = {
 COMPILED = [name for name in corpus.NAMES if load(name).compiled is not None]
 
 
-def built(name, backend=None):
+def built(name, backend=None, **options):
     """A function that loads and builds a workload anew, and makes its backward part of its step."""
 
     def build():
         workload = load(name)
-        params, step = workload.build()
-        forward = step if backend is None else workload.compiled(step, backend=backend)
-
-        def whole():
-            loss = forward()
-            return {"loss": loss.detach(), "results": workload.backward(loss, params)}
-
-        return whole, params
+        params, step = workload.build(**options)
+        return whole_step(workload, params, step if backend is None else workload.compiled(step, backend=backend))
 
     return build
+
+
+def otherwise(name):
+    """The same for the step that computes the same in another way."""
+
+    def build():
+        workload = load(name)
+        return whole_step(workload, *workload.otherwise())
+
+    return build
+
+
+def whole_step(workload, params, forward):
+    def whole():
+        returned = forward()
+        results = workload.backward(returned, params)
+        loss = returned[0] if isinstance(returned, tuple) else returned
+        return {"loss": loss.detach() if isinstance(loss, torch.Tensor) else loss, "results": results}
+
+    return whole, params
 
 
 def differences(matrix, run):
@@ -83,16 +109,16 @@ def test_compiled_autograd_against_eager(name):
     with corpus.isolated():
         backends = ["eager", "compiled_autograd"]
         matrix = cabw_viz.compare(built(name), backends=backends, repeats=workload.steps)
-    if workload.expect == "parity":
+    if workload.expect == "parity" or name in ROUNDED:
         assert matrix.report("compiled_autograd").ok, matrix
-        assert set(matrix.frame["compiled_autograd"]) == {"bitwise"}
+        assert name in ROUNDED or set(matrix.frame["compiled_autograd"]) == {"bitwise"}
     elif workload.expect.startswith("raises: "):
         assert workload.expect.removeprefix("raises: ") in matrix.raised["compiled_autograd"]
         assert "compiled_autograd raises" in repr(matrix)
     else:
         found = differences(matrix, "compiled_autograd")
         assert {what: verdict for what, (verdict, _) in found.items()} == LOST[name]
-        assert not matrix.ok
+        assert matrix.ok is not bool(LOST[name])
     if "eager" not in matrix.raised:
         assert matrix.report("eager").ok
     if "as_is" in matrix.runs and "as_is" not in matrix.raised:
@@ -129,3 +155,21 @@ def test_the_compiled_step_against_eager_with_other_backends(name, backend):
 @on_the_version_read
 def test_a_gradient_that_inductor_loses_is_missing():
     check_compiled("gs_detached_sibling_output", "inductor")
+
+
+@on_the_version_read
+def test_a_scan_agrees_with_the_loop_that_it_stands_for():
+    name = "gs_associative_scan_two_leaves"
+    matrix = cabw_viz.compare(built(name), backends=[], against={"loop": otherwise(name)}, repeats=1)
+    assert matrix.ok, matrix
+
+
+@on_the_version_read
+def test_a_gradient_that_eager_itself_gets_wrong_shows_beside_a_step_that_computes_the_same():
+    """The index reads only the first row of the source, so the others have no gradient."""
+    name = "gs_scatter_reduce_short_index"
+    matrix = cabw_viz.compare(built(name), backends=[], against={"sliced": otherwise(name)}, repeats=1)
+    assert differences(matrix, "sliced") == {"src": ("mismatch", (0,))}
+    params, step = load(name).otherwise()
+    step().backward()
+    assert not params["src"].grad[1:].any()

@@ -67,7 +67,7 @@ def test_a_workload_is_the_same_with_it_and_without(name, run):
 
 @on_the_version_read
 def test_the_workloads_that_are_touched_are_those_with_hooks():
-    """All 70, traced once: whatever else would read metadata would be news."""
+    """All, traced once: whatever else would read metadata would be news."""
     touched = set()
     for name in set(corpus.NAMES) - RACES:
         watched = Watched("eager", tripwire=True)

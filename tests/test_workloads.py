@@ -11,7 +11,7 @@ import cabw_viz
 from cabw_viz.errors import CabwError
 from tests import corpus
 from tests.corpus import assert_same, first_difference, load, observe
-from tests.test_corpus import DIFFERS, on_the_version_read
+from tests.test_corpus import DIFFERS, ROUNDED, assert_rounding, on_the_version_read
 
 NOT_TRACED = {
     "cs_backward_in_second_thread": "made in another thread",
@@ -21,6 +21,7 @@ NOT_TRACED = {
     "ho_grads_batched": "not supported by FakeTensorMode",
     "kind_ddp_one_rank": "not compatible with C++ DDP Reducer",
     "kind_flex_attention": None,  # the forward raises already
+    "kind_nested_layer_norm": "NestedTensor support not implemented",
     "view_input_reused_buffer": "modified by an inplace operation",
     "view_saved_then_modified": "modified by an inplace operation",
 }
@@ -28,7 +29,9 @@ NOT_TRACED = {
 
 NO_SECOND_RUN = {
     "ck_selective": "GeluBackward0",
+    "ck_selective_inplace_saved": "SigmoidBackward0",
     "cs_scaler_step_before_inspection": "MulBackward0",  # unscale_ and step() change inputs in place
+    "fn_backward_writes_saved_output": "CountsBackward",  # which changes an input in place
     "fn_compiled_aot": "CompiledFunctionBackward",
     "ho_vmap_over_grad": "PowBackward0",
     "hook_multi_grad": "AccumulateGrad",
@@ -86,7 +89,8 @@ def test_parity_or_the_reason_why_not(name):
             assert NO_SECOND_RUN[name] in str(report)
         else:
             assert report.ok, report
-            assert set(report.frame["verdict"]) == {"bitwise"}, report
+            rounded = {"within_tolerance", "within_noise"} if name in ROUNDED else set()
+            assert set(report.frame["verdict"]) <= {"bitwise", *rounded}, report
 
 
 @on_the_version_read
@@ -109,6 +113,8 @@ def test_run_compiled_does_what_pytorch_does(name):
     elif expect.startswith("raises: "):
         assert ours.raised is not None
         assert expect.removeprefix("raises: ") in ours.raised
+    elif name in ROUNDED:
+        assert_rounding(eager, ours, ROUNDED[name])
     else:
         assert first_difference(eager, ours).startswith(DIFFERS[name])
 
