@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing._internal.two_tensor import TwoTensor
 
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import bitwise_equal, compare
@@ -57,13 +58,30 @@ def test_a_zero_reference_admits_nothing_else():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_nonfinite_even_where_both_sides_agree(value):
+def test_what_is_not_finite_in_the_same_way_on_both_sides_agrees_and_the_others_are_compared(value):
     both = judge(gradient([1.0, value]), gradient([1.0, value]))
-    assert both.verdict == "nonfinite"
-    assert "1 elements of the reference, 1 of the candidate; equal bit by bit" in both.note
+    assert (both.verdict, both.nonfinite, both.first) == ("bitwise", 1, None)
+    assert both.note == "1 element not finite, in the same way on both sides"
+    close = judge(gradient([1.0, value, 2.0]), gradient([1.0, value, 2.0 + 1e-6]))
+    assert (close.verdict, close.nonfinite, close.first.index) == ("within_tolerance", 1, (2,))
+    assert close.max_rel_err == pytest.approx(5e-7, rel=0.1)
+    wrong = judge(gradient([1.0, value, 2.0]), gradient([1.0, value, 3.0]))
+    assert (wrong.verdict, wrong.max_abs_err, wrong.mismatched) == ("mismatch", 1.0, 1)
     one = judge(gradient([1.0, 2.0]), gradient([value, value]))
     assert one.verdict == "nonfinite"
     assert "0 elements of the reference, 2 of the candidate" in one.note
+
+
+def test_other_infinities_in_the_same_places_do_not_agree():
+    values = [math.nan, math.inf, -math.inf]
+    for one in values:
+        for other in values:
+            same = repr(one) == repr(other)
+            assert (judge(gradient([1.0, one]), gradient([1.0, other])).verdict == "bitwise") == same
+    assert judge(gradient([complex(1, math.inf)]), gradient([complex(math.inf, 1)])).verdict == "nonfinite"
+    assert judge(gradient([complex(1, math.inf)]), gradient([complex(1, math.inf)])).verdict == "bitwise"
+    moved = judge(gradient([math.nan, 1.0]), gradient([1.0, math.nan]))
+    assert (moved.verdict, moved.first.index) == ("nonfinite", (0,))
 
 
 def test_missing_and_unexpected():
@@ -103,6 +121,38 @@ def test_sparse_gradients_are_compared_by_value():
     one = torch.sparse_coo_tensor([[0, 2, 2]], [1.0, 2.0, 3.0], (4,), check_invariants=True)
     assert judge(Gradient(one, None), Gradient(one.coalesce(), None)).verdict == "bitwise"
     assert judge(Gradient(one, None), Gradient(one * 2, None)).max_abs_err == 5.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_smallest_numbers_of_a_dtype_are_rounded_by_its_smallest_step(dtype):
+    limits = torch.finfo(dtype)
+    step = limits.smallest_normal * limits.eps
+    tolerance = tolerance_for(dtype)
+    one = torch.tensor([5 * step, 9 * step], dtype=torch.float64).to(dtype)
+    two_more, many_more = ((one.double() + count * step).to(dtype) for count in (2, 3))
+    assert judge(gradient(one), gradient(two_more), tolerance).verdict == "within_tolerance"
+    assert judge(gradient(one), gradient(many_more), tolerance).verdict == "mismatch"
+    normal = torch.tensor([limits.smallest_normal * 2**6], dtype=dtype)
+    assert judge(gradient(normal), gradient(normal * 1.25), tolerance).verdict == "mismatch"
+    exact = tolerance_for(dtype, 0.0, 0.0)  # the user's own tolerance has no such floor
+    assert judge(gradient(one), gradient(two_more), exact).verdict == "mismatch"
+
+
+def test_every_inner_tensor_of_a_subclass_is_compared():
+    a, b = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    two = Gradient(TwoTensor(a, b), None)
+    assert judge(two, Gradient(TwoTensor(a.clone(), b.clone()), None)).verdict == "bitwise"
+    for wrong in (TwoTensor(a, b * 3), TwoTensor(a * 3, b)):
+        row = judge(two, Gradient(wrong, None))
+        assert (row.verdict, row.mismatched, row.elements) == ("mismatch", 2, 4)
+        assert row.note == f"in its inner tensor {'b' if wrong.a is a else 'a'}"
+    nested = TwoTensor(TwoTensor(a, b), TwoTensor(b, a))
+    row = judge(Gradient(nested, None), Gradient(TwoTensor(TwoTensor(a, b), TwoTensor(b, a * 2)), None))
+    assert (row.verdict, row.note) == ("mismatch", "in its inner tensor b.b")
+    assert not bitwise_equal(nested, TwoTensor(TwoTensor(a, b), TwoTensor(b, a * 2)))
+    assert bitwise_equal(nested, TwoTensor(TwoTensor(a, b), TwoTensor(b, a)))
+    row = judge(two, gradient(a))
+    assert (row.verdict, row.note) == ("metadata", "inner tensors: a, b | none")
 
 
 def test_complex_gradients():

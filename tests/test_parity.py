@@ -7,6 +7,7 @@ import contextlib
 import pytest
 import torch
 from torch._dynamo import compiled_autograd
+from torch.testing._internal.two_tensor import TwoTensor
 
 import cabw_viz
 from cabw_viz.errors import CabwError
@@ -90,6 +91,41 @@ def test_nan_from_a_node_is_nonfinite():
     assert verdicts(report)["0.weight"] == "nonfinite"
     assert verdicts(report)["2.weight"] == "bitwise"
     assert report.worst.verdict == "nonfinite"
+
+
+def test_a_nan_that_both_sides_have_is_no_difference_and_is_reported():
+    """The root of a negative number, in eager and in every replay; the other elements are compared."""
+    w, factors = torch.tensor([-1.0, 2.0, 0.5, 3.0], requires_grad=True), torch.tensor([1.0, 3.0, 0.1, 7.0])
+    capture = capture_of({"w": w}, lambda: (w * factors).sqrt().sin().sum())
+    assert w.grad.isfinite().tolist() == [False, True, True, True]
+    for options in ({}, {"dtype": "float64"}):
+        report = capture.parity(**options)
+        (row,) = report.comparison.rows
+        assert report.ok
+        assert (row.nonfinite, row.elements) == (1, 4)
+        assert repr(report).endswith("w holds NaN or infinity, in the same elements on both sides.")
+        assert capture.parity(measures="ulp", **options).frame.loc[0, "ulp"] < 4
+    with faulty("SqrtBackward0", lambda results: [r * 1.001 for r in results]):
+        assert verdicts(capture.parity()) == {"w": "mismatch"}
+    with faulty("SqrtBackward0", lambda results: [r.nan_to_num() for r in results]):
+        assert verdicts(capture.parity()) == {"w": "nonfinite"}
+
+
+@pytest.mark.parametrize("part", ["a", "b"])
+def test_every_inner_tensor_of_a_gradient_is_compared(part):
+    """TwoTensor holds two tensors; a fault in either is found."""
+
+    def wrong(g):
+        return TwoTensor(*(inner * (3 if name == part else 1) for name, inner in (("a", g.a), ("b", g.b))))
+
+    torch.manual_seed(0)
+    p = torch.randn(3, 3, requires_grad=True)
+    x = TwoTensor(torch.randn(3, 3), torch.randn(3, 3))
+    assert capture_of({"p": p}, lambda: ((x + faulty_once(lambda g: g).apply(p)) * p).sum()).parity().ok
+    p.grad = None
+    report = capture_of({"p": p}, lambda: ((x + faulty_once(wrong).apply(p)) * p).sum()).parity()
+    assert verdicts(report) == {"p": "mismatch"}
+    assert report.frame.loc[0, "note"].startswith(f"in its inner tensor {part}")
 
 
 def test_a_gradient_that_only_one_side_has():

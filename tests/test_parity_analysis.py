@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -58,6 +59,11 @@ def test_summaries():
     good = [row("a", "bitwise"), row("b", "within_tolerance", 1e-8)]
     assert parity.summary(comparison(*good)) == "All 2 gradients agree: 1 bitwise, 1 within_tolerance."
     assert parity.summary(comparison(good[0])) == "The one gradient agrees: 1 bitwise."
+    alike = [replace(each, nonfinite=2) for each in good]
+    assert parity.summary(comparison(alike[0])).endswith(
+        f" {alike[0].name} holds NaN or infinity, in the same elements on both sides."
+    )
+    assert "and 1 more hold NaN or infinity" in parity.summary(comparison(*alike))
     bad = row("0.weight", "mismatch", 1e-3)
     assert (
         parity.summary(comparison(*good, bad))

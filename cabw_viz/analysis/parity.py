@@ -45,8 +45,18 @@ def summary(comparison: Comparison) -> str:
         return "No gradients were compared, so nothing is shown."
     listed = ", ".join(f"{count:,} {verdict}" for verdict, count in counts(comparison).items())
     bad = sum(row.verdict not in GOOD for row in comparison.rows)
+    alike = _not_finite_alike(comparison)
     if not bad:
-        return f"All {total:,} {noun}s agree: {listed}." if total > 1 else f"The one {noun} agrees: {listed}."
+        return (f"All {total:,} {noun}s agree: {listed}." if total > 1 else f"The one {noun} agrees: {listed}.") + alike
     first = worst(comparison)
     assert first is not None
-    return f"{bad:,} of {total:,} {noun}s differ, worst {first.name}: {listed}."
+    return f"{bad:,} of {total:,} {noun}s differ, worst {first.name}: {listed}.{alike}"
+
+
+def _not_finite_alike(comparison: Comparison) -> str:
+    """A sentence on the gradients that hold NaN or infinities, the same on both sides; empty if there are none."""
+    rows = [row for row in comparison.rows if row.nonfinite]
+    if not rows:
+        return ""
+    others = f" and {len(rows) - 1:,} more hold" if len(rows) > 1 else " holds"
+    return f" {rows[0].name}{others} NaN or infinity, in the same elements on both sides."

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
+from cabw_viz import torch_adapter
 from cabw_viz.numerics.distance import in_float64
-from cabw_viz.numerics.tolerance import Tolerance
+from cabw_viz.numerics.tolerance import Tolerance, has_digits
 from cabw_viz.record.comparison import Element, GradientComparison
-from cabw_viz.record.kinds import Verdict
+from cabw_viz.record.kinds import SEVERITY, Verdict
+from cabw_viz.record.wording import counted
 from cabw_viz.runtime.gradient_snapshots import Gradient, equal_bits
 
 COMPARABLE_DEVICES = ("cpu", "cuda")
@@ -20,7 +23,11 @@ COMPARABLE_DEVICES = ("cpu", "cuda")
 def compare(
     name: str, reference: Gradient | None, candidate: Gradient | None, tolerance: Tolerance
 ) -> GradientComparison:
-    """Compare one gradient with its reference; a side without a gradient is None."""
+    """Compare one gradient with its reference; a side without a gradient is None.
+
+    Of wrapper subclasses each inner tensor is compared, and the row is that of the worst. Elements that are NaN or
+    infinite in the same way on both sides agree; `GradientComparison.nonfinite` counts them.
+    """
     present = reference or candidate
     if present is None:
         raise ValueError(f"{name} has a gradient on neither side")
@@ -29,11 +36,31 @@ def compare(
         verdict: Verdict = "unexpected" if reference is None else "missing"
         return GradientComparison(name, verdict, None, None, shape, dtype, present.value.numel())
     differences = metadata_differences(reference, candidate)
+    sides = dense_parts(reference.value), dense_parts(candidate.value)
+    differences = differences or _differences_of_parts(*sides)
     if differences:
         return GradientComparison(
             name, "metadata", None, None, shape, dtype, present.value.numel(), 0, "; ".join(differences)
         )
-    return _compare_values(name, plain(reference.value), plain(candidate.value), tolerance)
+    rows = [(part, _compare_values(name, value, sides[1][part], tolerance)) for part, value in sides[0].items()]
+    return rows[0][1] if len(rows) == 1 else _worst_of_parts(rows, shape, dtype)
+
+
+def _worst_of_parts(
+    rows: Sequence[tuple[str, GradientComparison]], shape: tuple[int, ...], dtype: str
+) -> GradientComparison:
+    """One row for a tensor of several: that of the part with the worst verdict."""
+    part, worst = max(rows, key=lambda each: (SEVERITY.index(each[1].verdict), each[1].max_rel_err or 0.0))
+    place = "" if worst.verdict == "bitwise" else f"in its inner tensor {part}"
+    return replace(
+        worst,
+        shape=shape,
+        dtype=dtype,
+        elements=sum(row.elements for _, row in rows),
+        mismatched=sum(row.mismatched for _, row in rows),
+        nonfinite=sum(row.nonfinite for _, row in rows),
+        note="; ".join(filter(None, (place, worst.note))),
+    )
 
 
 def metadata_differences(reference: Gradient, candidate: Gradient) -> list[str]:
@@ -58,12 +85,48 @@ def _significant_strides(shape: Sequence[int], strides: Sequence[int]) -> list[i
     return [stride for size, stride in zip(shape, strides, strict=True) if size > 1]
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor with the same values: local part of a DTensor, densified sparse tensor, no history."""
+def dense_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The dense tensors of which a tensor is made, without history, by name.
+
+    The local part of a DTensor, a densified sparse tensor, and any other tensor that is one: under an empty name. A
+    wrapper subclass: what its `__tensor_flatten__` names, and what is in those, as `values` or `inner.values`.
+    """
     tensor = tensor.detach()
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+    inner = torch_adapter.inner_tensors(tensor)
+    if not inner:
+        return {"": tensor if tensor.layout is torch.strided else tensor.to_dense()}
+    return {
+        f"{name}.{further}".strip("."): part for name, value in inner for further, part in dense_parts(value).items()
+    }
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor with the same values, without history; of a wrapper subclass all floating parts in a row."""
+    parts = dense_parts(tensor)
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    floating = [part.reshape(-1) for part in parts.values() if has_digits(part.dtype)]
+    return torch.cat(floating) if floating else torch.zeros(0)
+
+
+def _differences_of_parts(reference: dict[str, torch.Tensor], candidate: dict[str, torch.Tensor]) -> list[str]:
+    """How two tensors are made of others in different ways."""
+    if len(reference) == len(candidate) == 1:  # a subclass around one tensor is compared with a tensor as it is
+        (reference,), (candidate,) = ([{"": value} for value in side.values()] for side in (reference, candidate))
+    names = [", ".join(filter(None, side)) or "none" for side in (reference, candidate)]
+    if names[0] != names[1]:
+        return [f"inner tensors: {names[0]} | {names[1]}"]
+    return [
+        f"{attribute} of {part or 'its values'}: {sides[0]} | {sides[1]}"
+        for part, value in reference.items()
+        for attribute, sides in (
+            ("shape", (tuple(value.shape), tuple(candidate[part].shape))),
+            ("dtype", (value.dtype, candidate[part].dtype)),
+        )
+        if sides[0] != sides[1]
+    ]
 
 
 def aligned(candidate: Gradient, reference: torch.Tensor) -> Gradient:
@@ -83,26 +146,49 @@ def _compare_values(
     name: str, reference: torch.Tensor, candidate: torch.Tensor, tolerance: Tolerance
 ) -> GradientComparison:
     shape, dtype, count = tuple(reference.shape), str(reference.dtype), reference.numel()
+    is_bitwise = bitwise_equal(reference, candidate)
     masks = [~torch.isfinite(side) for side in (reference, candidate)]
     nonfinite = [int(mask.sum()) for mask in masks]
-    if any(nonfinite):
-        first = first_element(masks[0] | masks[1], reference, candidate)
+    if any(nonfinite) and not (is_bitwise or equal_where_not_finite(reference, candidate)):
+        place = first_element(masks[0] | masks[1], reference, candidate)
         note = f"not finite: {nonfinite[0]} elements of the reference, {nonfinite[1]} of the candidate"
-        note += "; equal bit by bit" if bitwise_equal(reference, candidate) else ""
-        return GradientComparison(name, "nonfinite", None, None, shape, dtype, count, 0, note, first)
-    if bitwise_equal(reference, candidate):
-        return GradientComparison(name, "bitwise", 0.0, 0.0, shape, dtype, count)
+        return GradientComparison(name, "nonfinite", None, None, shape, dtype, count, 0, note, place)
+    note = f"{counted(nonfinite[0], 'element')} not finite, in the same way on both sides" if any(nonfinite) else ""
+    alike = GradientComparison(name, "bitwise", 0.0, 0.0, shape, dtype, count, note=note, nonfinite=nonfinite[0])
+    if is_bitwise:
+        return alike
+    if any(nonfinite):
+        reference, candidate = zeros_where_not_finite(reference, candidate)
     expected = in_float64(reference)
     errors = (in_float64(candidate) - expected).abs()
     sizes = expected.abs()
     scale = float(sizes.max())
-    outside = errors > tolerance.rtol * sizes + tolerance.atol * scale
+    outside = errors > tolerance.rtol * sizes + tolerance.atol * scale + tolerance.floor
     mismatched = int(outside.sum())
     largest = float(errors.max())
     relative = largest / scale if scale else (math.inf if largest else 0.0)
     verdict: Verdict = "mismatch" if mismatched else "within_tolerance"
-    first = first_element(outside if mismatched else errors > 0, reference, candidate)
-    return GradientComparison(name, verdict, largest, relative, shape, dtype, count, mismatched, first=first)
+    differing = outside if mismatched else errors > 0
+    first = first_element(differing, reference, candidate) if largest else None
+    return replace(
+        alike, verdict=verdict, max_abs_err=largest, max_rel_err=relative, mismatched=mismatched, first=first
+    )
+
+
+def equal_where_not_finite(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
+    """Whether NaN and infinities stand in the same places, with the same signs of infinities."""
+    sides = [torch.view_as_real(side.resolve_conj()) if side.is_complex() else side for side in (reference, candidate)]
+    classes = [torch.nan_to_num(side, nan=2.0, posinf=1.0, neginf=-1.0) * ~torch.isfinite(side) for side in sides]
+    return torch.equal(*classes)
+
+
+def zeros_where_not_finite(*sides: torch.Tensor) -> list[torch.Tensor]:
+    """Tensors of one shape, with 0 where any of them is not finite."""
+    finite = torch.stack([torch.isfinite(side).to(sides[0].device) for side in sides]).all(0)
+    return [
+        torch.where(finite.to(side.device), side, torch.zeros((), dtype=side.dtype, device=side.device))
+        for side in sides
+    ]
 
 
 def first_element(mask: torch.Tensor, reference: torch.Tensor, candidate: torch.Tensor) -> Element:

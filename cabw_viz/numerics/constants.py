@@ -33,6 +33,13 @@ TF32_UNIT = 2.0**-10
 Used: parity, for products and convolutions in single precision on CUDA. Evidence: the format has ten explicit bits.
 """
 
+TOLERANCE_STEPS = 2
+"""How many of its smallest steps a gradient of any dtype may differ by (`step_of`), beside the tolerance.
+
+Used: every comparison of values by torch.testing's tolerance. Evidence: subnormal numbers (below 1e-38 in float32,
+below 6e-5 in float16) are rounded by this step whatever their size; two sides that round once each are a step apart.
+"""
+
 SMALLEST_SIZE = 1e-100
 """Stands for zero as the size of a float64 gradient, so that distances in units of it stay finite.
 

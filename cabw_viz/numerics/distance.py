@@ -38,9 +38,13 @@ ZERO = Distance(0.0, 0.0, 0.0)
 
 
 def distance(value: torch.Tensor, exact: torch.Tensor) -> Distance:
-    """How far a dense gradient is from the float64 one of its shape."""
+    """How far a dense gradient is from the float64 one of its shape, where both are finite."""
     exact = exact.reshape(-1)
-    difference = value.to(exact.device, exact.dtype).reshape(-1) - exact
+    value = value.to(exact.device, exact.dtype).reshape(-1)
+    finite = exact.isfinite() & value.isfinite()
+    difference = value - exact
+    if not bool(finite.all()):
+        exact, difference = exact[finite], difference[finite]
     if not exact.numel():
         return ZERO
     norm = max(float(torch.linalg.vector_norm(exact)), SMALLEST_SIZE)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from cabw_viz.errors import CabwError
+from cabw_viz.numerics.constants import TOLERANCE_STEPS
 
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.float16: (1e-3, 1e-5),
@@ -33,10 +34,12 @@ class Tolerance:
 
     rtol: float
     atol: float
+    floor: float = 0.0
+    """What an element may differ by whatever the sizes: numbers near the smallest of a dtype round by a fixed step."""
 
     def for_other_kernels(self) -> Tolerance:
         """The same with an `atol` no less than the `rtol`: other kernels round at the size of the largest values."""
-        return Tolerance(self.rtol, max(self.rtol, self.atol))
+        return Tolerance(self.rtol, max(self.rtol, self.atol), self.floor)
 
 
 def tolerance_for(dtype: torch.dtype, rtol: float | None = None, atol: float | None = None) -> Tolerance:
@@ -51,7 +54,7 @@ def tolerance_for(dtype: torch.dtype, rtol: float | None = None, atol: float | N
         if not all(map(_is_tolerance, (rtol, atol))):
             raise CabwError(f"rtol={rtol!r}, atol={atol!r}", expected="two numbers from 0", try_="rtol=1e-4, atol=1e-5")
         return Tolerance(rtol, atol)
-    return Tolerance(*TOLERANCES.get(dtype, (0.0, 0.0)))
+    return Tolerance(*TOLERANCES.get(dtype, (0.0, 0.0)), floor=TOLERANCE_STEPS * step_of(dtype))
 
 
 def _is_tolerance(value: object) -> bool:
@@ -97,3 +100,14 @@ def coarser(first: torch.dtype, *others: torch.dtype) -> torch.dtype:
 def unit_of(dtype: torch.dtype) -> float:
     """The distance from 1 to the next number of a dtype; 0 for whole numbers."""
     return torch.finfo(dtype).eps if has_digits(dtype) else 0.0
+
+
+def step_of(dtype: torch.dtype) -> float:
+    """The smallest positive number of a dtype, by which its subnormal numbers are apart; 0 for whole numbers.
+
+    Below `torch.finfo(dtype).smallest_normal` a number is rounded by this step, and not in proportion to its size.
+    """
+    if not has_digits(dtype):
+        return 0.0
+    limits = torch.finfo(dtype)
+    return limits.smallest_normal * limits.eps

@@ -45,6 +45,8 @@ class GradientComparison:
     """The same of the candidate."""
     measures: tuple[tuple[str, float], ...] = ()
     """Further measures that were asked for, by name."""
+    nonfinite: int = 0
+    """How many elements are NaN or infinite in the same way on both sides. The verdict is that of the others."""
     depth: int | None = None
     """Number of the first autograd node that the gradient comes from: the larger, the nearer to the model's input."""
 

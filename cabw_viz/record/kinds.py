@@ -51,7 +51,16 @@ HookKind = Literal[
 Outcome = Literal["captured", "cache_hit", "failed", "bypassed"]
 
 Verdict = Literal[
-    "bitwise", "within_tolerance", "within_noise", "mismatch", "nonfinite", "missing", "unexpected", "metadata"
+    "bitwise",
+    "within_tolerance",
+    "within_noise",
+    "metadata",
+    "unexpected",
+    "not_judged",
+    "not_reproducible",
+    "mismatch",
+    "missing",
+    "nonfinite",
 ]
 
 GOOD: frozenset[Verdict] = frozenset({"bitwise", "within_tolerance", "within_noise"})
@@ -63,6 +72,8 @@ SEVERITY: tuple[Verdict, ...] = (
     "within_noise",  # outside the tolerance, and explained by rounding; docs/parity.md says how that is decided
     "metadata",
     "unexpected",
+    "not_judged",  # rounding may have turned a choice over (an index, a mask), so that the sides computed two things
+    "not_reproducible",  # runs of the same graph on the same inputs give different gradients, beyond rounding
     "mismatch",
     "missing",
     "nonfinite",

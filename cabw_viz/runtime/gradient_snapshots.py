@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from cabw_viz import torch_adapter
+
 SMALL = 1024
 """A gradient of at most this many bytes is always copied: its fingerprint would take as much."""
 
@@ -122,7 +124,14 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two dense tensors of one shape and dtype hold the same bits. Raises where their bits cannot be read."""
+    """Whether two dense tensors of one shape and dtype hold the same bits. Raises where their bits cannot be read.
+
+    Wrapper subclasses are equal if they are of one class, and the tensors that `__tensor_flatten__` names are equal.
+    What else such a class keeps (numbers, a DTensor's placements) is not compared.
+    """
+    inner, others = torch_adapter.inner_tensors(one), torch_adapter.inner_tensors(other)
+    if inner or others:
+        return type(one) is type(other) and _equal_inner_bits(inner, others)
     if one.is_complex():
         one, other = (torch.view_as_real(without_conj_neg_bits(side.detach())) for side in (one, other))
     elif one.is_neg() or other.is_neg():
@@ -133,6 +142,13 @@ def equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.is_contiguous() and other.is_contiguous() and _has_words(one) and _has_words(other):
         one, other, bits = one.reshape(-1), other.reshape(-1), torch.int64  # in half the time
     return torch.equal(one.detach().view(bits), other.detach().view(bits))
+
+
+def _equal_inner_bits(inner: Sequence[tuple[str, torch.Tensor]], others: Sequence[tuple[str, torch.Tensor]]) -> bool:
+    return [name for name, _ in inner] == [name for name, _ in others] and all(
+        one.shape == other.shape and one.dtype == other.dtype and equal_bits(one, other)
+        for (_, one), (_, other) in zip(inner, others, strict=True)
+    )
 
 
 def _has_words(tensor: torch.Tensor) -> bool:

@@ -184,6 +184,7 @@ try:
         alias_asking_python,
         base_of,
         can_be_watched,
+        inner_tensors,
         is_fake,
         is_wrapper_subclass,
         shape_of,

@@ -68,6 +68,17 @@ def is_wrapper_subclass(tensor: Any) -> bool:
     return is_traceable_wrapper_subclass(tensor)
 
 
+def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """Names and values of the tensors of which a wrapper subclass is made, as its `__tensor_flatten__` names them.
+
+    Empty for any other tensor.
+    """
+    if not is_wrapper_subclass(tensor):
+        return []
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # of the subclass, as was checked
+    return [(name, getattr(tensor, name)) for name in names]
+
+
 def can_be_watched(value: Any) -> bool:
     """Whether a value is a fake tensor whose alias is like it: strided, no view, and without a history."""
     return (

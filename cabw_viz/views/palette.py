@@ -137,6 +137,8 @@ VERDICT_LOOKS: dict[Verdict, VerdictLook] = {
     "within_noise": VerdictLook("~", "rgba(128, 110, 190, 0.18)", "#8b6fd1", "diamond", "bar2"),
     "metadata": VerdictLook("!", **_BAD),
     "unexpected": VerdictLook("+", **_BAD),
+    "not_judged": VerdictLook("?", **_BAD),
+    "not_reproducible": VerdictLook("↯", **_BAD),
     "mismatch": VerdictLook("✗", **_BAD),
     "missing": VerdictLook("∅", **_BAD),
     "nonfinite": VerdictLook("∞", **_BAD),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from cabw_viz.errors import CabwError
-from cabw_viz.numerics.compare import aligned, compare, on_comparable_device, plain
+from cabw_viz.numerics.compare import aligned, compare, on_comparable_device, plain, zeros_where_not_finite
 from cabw_viz.numerics.measures import FUNCTIONS, measures_named
 from cabw_viz.numerics.tolerance import Tolerance, UsedTolerances, coarser, tolerance_for
 from cabw_viz.record.comparison import GradientComparison
@@ -70,8 +70,8 @@ class GradientPairs:
         pair = (run, graph) if self.record.run == "eager" else (graph, run)
         row = compare(self.record.leaves[index].label, *pair, tolerance)
         row = replace(row, depth=self._depths.get(index))
-        values = [plain(side.value) for side in pair if side is not None]
         if self.options.measures and row.verdict in VERDICTS_WITH_DISTANCE:
+            values = zeros_where_not_finite(*(plain(side.value) for side in pair if side is not None))
             measures = tuple((name, FUNCTIONS[name](*values)) for name in self.options.measures)
             row = replace(row, measures=measures)
         return row

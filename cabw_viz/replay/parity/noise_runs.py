@@ -69,7 +69,7 @@ def final_rows(
     errors = {
         index: Float64Errors(*(distance(side, exact[index]) for side in pairs.pair(index)))
         for index, row in zip(pairs.leaves, rows, strict=True)
-        if row.verdict in VERDICTS_WITH_DISTANCE and index in exact and bool(exact[index].isfinite().all())
+        if row.verdict in VERDICTS_WITH_DISTANCE and index in exact and _is_comparable(exact[index], pairs.pair(index))
     }
     if any(row.verdict == "mismatch" or precision.half for row in in_question):
         runs.perturb_float64_runs(precision)
@@ -191,6 +191,12 @@ class NoiseRuns:
             sides = {index: with_previous_grad(captured, index, value) for index, value in gradients.items()}
             runs.append({index: plain(on_comparable_device(side).value) for index, side in sides.items()})
         return runs
+
+
+def _is_comparable(exact: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor]) -> bool:
+    """Whether a float64 gradient is finite where both sides are."""
+    finite = exact.isfinite()
+    return all(bool((finite | ~side.isfinite().to(exact.device)).all()) for side in pair)
 
 
 def _rounded(value: Any, dtype: torch.dtype | None) -> Any:
