@@ -1,4 +1,4 @@
-# What you can do here:  make demo | test | lab | lint | bench | clean
+# What you can do here:  make demo | test | sweep | lab | lint | bench | clean
 # Tests of one kind: make test PYTEST_ARGS='-m "not slow"'
 # The first use makes a virtual environment in .venv and installs into it. Another Python: make demo PYTHON=python3.12
 
@@ -12,10 +12,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/.installed-demo
 ALL := $(VENV)/.installed-all
+SWEEP := $(VENV)/.installed-sweep
+SWEEP_ARGS ?=
 HAS_NODE := { command -v npm && node -e 'const [a, b] = process.versions.node.split("."); process.exit(a < 18 || (a == 18 && b < 18) ? 1 : 0)'; } >/dev/null 2>&1
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable
 
-.PHONY: help demo test lab lint lint-js bench clean
+.PHONY: help demo test sweep lab lint lint-js bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -26,6 +28,11 @@ demo: $(DEMO)
 
 test: $(ALL)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+# Every operator and module of PyTorch's own databases, real models, and training stacks: takes about half an hour.
+sweep: $(SWEEP)
+	$(BIN)/python -m tests.sweeps --workers $(WORKERS) $(SWEEP_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m models --deselect tests/test_sweeps.py
 
 lab: $(ALL)
 	$(BIN)/jupyter lab notebooks
@@ -53,6 +60,10 @@ clean:
 $(DEMO): pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) '.[examples]'
 	@touch $@
+
+$(SWEEP): pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) '.[examples,test,dev,lab,models]'
+	@touch $(DEMO) $(ALL) $@
 
 $(ALL): pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) '.[examples,test,dev,lab]'

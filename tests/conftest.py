@@ -62,12 +62,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _deselect_models(config, items)
     for mark, (is_there, reason) in NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(mark)]
         if marked and not is_there():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _deselect_models(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `models` take long, and need packages of their own: they run where `-m` names them."""
+    if "models" in config.getoption("markexpr"):
+        return
+    models = [item for item in items if item.get_closest_marker("models")]
+    if models:
+        config.hook.pytest_deselected(items=models)
+        items[:] = [item for item in items if item not in models]
 
 
 @pytest.hookimpl(hookwrapper=True)
