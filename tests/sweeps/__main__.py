@@ -1,8 +1,8 @@
 """Run the sweeps: `python -m tests.sweeps`, which `make sweep` does.
 
 Every operator, module and model in float32, and one sample of each operator and module in float64, bfloat16 and
-complex64. Prints the table, and
-writes each case's outcome to a file of JSON lines. Ends with 1 where something failed that `exceptions.py` does not name.
+complex64. Prints the table, and writes each case's outcome to a file of JSON lines. Ends with 1 where something failed
+that `exceptions.py` does not name.
 """
 
 from __future__ import annotations

@@ -36,9 +36,8 @@ def _counts(reports: Sequence[Report]) -> str:
         "| names | " + " | ".join(str(len({r.case.name for r in cases[c]})) for c in columns) + " |",
         "| cases | " + " | ".join(str(len(cases[c])) for c in columns) + " |",
     ]
-    for check in CHECKS:
-        lines.append(f"| {check} | " + " | ".join(_cell(cases[column], check) for column in columns) + " |")
-    return "\n".join(lines)
+    rows = [f"| {check} | " + " | ".join(_cell(cases[c], check) for c in columns) + " |" for check in CHECKS]
+    return "\n".join(lines + rows)
 
 
 def _cell(reports: Sequence[Report], check: str) -> str:
