@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import pytest
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import cabw_viz
 from tests.sweeps.models import WORDS, llama, words
@@ -36,14 +35,19 @@ class Words(torch.utils.data.Dataset):
 
 def trained_by_trainer(tmp_path, **options):
     """The weights after training by transformers' Trainer."""
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    def train(model, block):
+    def train(model, block, look=lambda: None):
         arguments = TrainingArguments(
             output_dir=str(tmp_path), per_device_train_batch_size=2, num_train_epochs=1, report_to=[], use_cpu=True,
             save_strategy="no", disable_tqdm=True, logging_strategy="no", dataloader_pin_memory=False, **options,
         )  # fmt: skip
-        trainer = Trainer(model, arguments, train_dataset=Words())
+
+        class Looks(TrainerCallback):
+            def on_pre_optimizer_step(self, *_, **__):
+                look()
+
+        trainer = Trainer(model, arguments, train_dataset=Words(), callbacks=[Looks()])
         with block:
             trainer.train()
 
@@ -55,9 +59,12 @@ def trained_by_lightning(tmp_path, **options):
     import lightning
 
     class Module(lightning.LightningModule):
-        def __init__(self, model):
+        def __init__(self, model, look):
             super().__init__()
-            self.model = model
+            self.model, self.look = model, look
+
+        def on_before_optimizer_step(self, _):
+            self.look()
 
         def training_step(self, batch, _):
             return self.model(**batch).loss
@@ -65,13 +72,13 @@ def trained_by_lightning(tmp_path, **options):
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters(), 1e-3)
 
-    def train(model, block):
+    def train(model, block, look=lambda: None):
         trainer = lightning.Trainer(
             accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
             enable_model_summary=False, default_root_dir=tmp_path, **options,
         )  # fmt: skip
         with block:
-            trainer.fit(Module(model), torch.utils.data.DataLoader(Words(), batch_size=2))
+            trainer.fit(Module(model, look), torch.utils.data.DataLoader(Words(), batch_size=2))
 
     return train
 
@@ -81,7 +88,7 @@ def trained_by_accelerate(tmp_path, **options):
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
-    def train(model, block):
+    def train(model, block, look=lambda: None):
         AcceleratorState._reset_state(reset_partial_state=True)
         accelerator = Accelerator(cpu=True, **options)
         loader = torch.utils.data.DataLoader(Words(), batch_size=2)
@@ -91,6 +98,7 @@ def trained_by_accelerate(tmp_path, **options):
                 with accelerator.accumulate(model):
                     loss = model(**batch).loss
                     accelerator.backward(loss)
+                    look()
                     optimizer.step()
                     optimizer.zero_grad()
 
@@ -100,7 +108,7 @@ def trained_by_accelerate(tmp_path, **options):
 def trained_with_offloaded_activations(tmp_path):
     """The weights after a loop whose saved tensors are copied, and whose optimizer runs in the backward."""
 
-    def train(model, block):
+    def train(model, block, look=lambda: None):
         optimizers = {p: torch.optim.SGD([p], 0.1) for p in model.parameters()}
 
         def step(parameter):
@@ -136,11 +144,11 @@ FRAMEWORKS = {
 }
 
 
-def weights_after(train, block: Callable[[torch.nn.Module], object]):
+def weights_after(train: Callable[[torch.nn.Module], object]) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     model, _ = llama()
     torch.manual_seed(3)
-    train(model.train(), block(model))
+    train(model.train())
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
@@ -149,16 +157,16 @@ def weights_after(train, block: Callable[[torch.nn.Module], object]):
 def test_a_training_loop_ends_in_the_same_weights(name, tmp_path):
     make, options = FRAMEWORKS[name]
     train = make(tmp_path, **options)
-    plain = weights_after(train, lambda _: nullcontext())
-    sessions: list[cabw_viz.Session] = []
+    plain = weights_after(lambda model: train(model, nullcontext()))
+    sessions = []
 
-    def block(model):
+    def captured(model):
         sessions.append(cabw_viz.capture(model, snapshot=True, only=1))
-        return sessions[0]
+        train(model, sessions[0])
 
-    captured = weights_after(train, block)
-    assert plain.keys() == captured.keys()
-    assert [key for key in plain if not torch.equal(plain[key], captured[key])] == []
+    after = weights_after(captured)
+    assert plain.keys() == after.keys()
+    assert [key for key in plain if not torch.equal(plain[key], after[key])] == []
     (session,) = sessions
     assert session.events["outcome"].tolist().count("captured") == 1, session.events
     assert session[0].parity().ok, session[0].parity()
@@ -171,30 +179,25 @@ def test_calls_between_the_steps_of_a_loop_change_no_weight(name, tmp_path):
     """After the backward of every step, before the optimizer: what the capture offers is computed."""
     make, options = FRAMEWORKS[name]
     train = make(tmp_path, **options)
-    plain = weights_after(train, lambda _: nullcontext())
+    plain = weights_after(lambda model: train(model, nullcontext()))
 
-    class Looking:
-        """A block that looks at each backward before the optimizer's step."""
+    looks = []
 
-        def __init__(self, model):
-            self.model = model
+    def captured(model):
+        """Train in blocks that end before each step of the optimizer, where everything is computed."""
+        blocks = ExitStack()
+        session = blocks.enter_context(cabw_viz.capture(model))
 
-        def __enter__(self):
-            self.seen = 0
-            self.handle = register_optimizer_step_pre_hook(self.look)
-            self.session = cabw_viz.capture(self.model)
-            self.session.__enter__()
-
-        def look(self, *_):
-            capture = self.session[-1]
+        def look():
+            nonlocal session
             for call in CALLS:
-                getattr(capture, call)()
-            self.seen += capture.parity().ok
+                getattr(session[-1], call)()
+            looks.append(session[-1].parity().ok)
+            blocks.close()
+            session = blocks.enter_context(cabw_viz.capture(model))
 
-        def __exit__(self, *error):
-            self.handle.remove()
-            self.session.__exit__(*error)
-            assert self.seen == STEPS
+        train(model, blocks, look)
 
-    captured = weights_after(train, Looking)
-    assert [key for key in plain if not torch.equal(plain[key], captured[key])] == []
+    after = weights_after(captured)
+    assert looks == [True] * STEPS
+    assert [key for key in plain if not torch.equal(plain[key], after[key])] == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -47,6 +47,8 @@ class Program:
     leaves: dict[str, torch.Tensor]
     subject: Any
     forward: Callable[[], Any]
+    arguments: Sequence[torch.Tensor] = ()
+    """Tensors that the forward gets."""
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     """Copies of the module's buffers as they were before the first forward."""
 
@@ -129,6 +131,8 @@ def program(case: Case) -> Program:
         result = of_sample(case.name, sample, DTYPES[case.dtype])
     if not result.leaves:
         raise NotACase("no tensor of the sample requires a gradient")
+    if any(t.grad_fn is not None for t in result.arguments):
+        raise NotACase("a tensor of the sample has a history of its own, which a first backward frees")
     return result
 
 
@@ -152,29 +156,35 @@ def _of_operator(name: str, sample: Any, _: torch.dtype) -> Program:
     def forward() -> Any:
         return process(op.gradcheck_wrapper(call, sample.input, *sample.args, **sample.kwargs))
 
-    leaves = _leaves((sample.input, sample.args, sample.kwargs))
-    return Program(leaves, leaves, forward)
+    arguments = _tensors((sample.input, sample.args, sample.kwargs))
+    leaves = _leaves(arguments)
+    return Program(leaves, leaves, forward, arguments)
 
 
 def _of_module(name: str, sample: Any, dtype: torch.dtype) -> Program:
     seed()
     module = _modules()[name].module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs).to(dtype)
     args, kwargs = sample.forward_input.args, sample.forward_input.kwargs
-    leaves = dict(module.named_parameters()) | _leaves((args, kwargs))
-    return Program(leaves, module, lambda: module(*args, **kwargs), _buffers(module))
+    arguments = _tensors((args, kwargs))
+    leaves = dict(module.named_parameters()) | _leaves(arguments)
+    return Program(leaves, module, lambda: module(*args, **kwargs), arguments, _buffers(module))
 
 
 def _of_model(name: str) -> Program:
     seed()
     model, forward = MODELS[name]()
     model.train()
-    return Program(dict(model.named_parameters()), model, forward, _buffers(model))
+    return Program(dict(model.named_parameters()), model, forward, buffers=_buffers(model))
 
 
 def _buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: buffer.clone() for name, buffer in module.named_buffers()}
 
 
-def _leaves(tree: Any) -> dict[str, torch.Tensor]:
-    tensors = [t for t in _pytree.tree_leaves(tree) if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf]
-    return {f"input_{index}": tensor for index, tensor in enumerate(dict.fromkeys(tensors))}
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [value for value in _pytree.tree_leaves(tree) if isinstance(value, torch.Tensor)]
+
+
+def _leaves(tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    leaves = dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad and tensor.is_leaf)
+    return {f"input_{index}": tensor for index, tensor in enumerate(leaves)}

@@ -278,14 +278,14 @@ def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:
         tensor = tensor.detach()
         parts = [tensor.coalesce().indices(), tensor.coalesce().values()] if tensor.is_sparse else [tensor.to_dense()]
         return tuple(map(_bits, parts))
-    data = _plain(tensor).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    data = _plain(tensor).flatten().view(torch.uint8).numpy().tobytes()
     return tensor.dtype, tuple(tensor.shape), hashlib.sha256(data).hexdigest()
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
-    return dense.resolve_conj().resolve_neg().clone()  # `clone` gives a ZeroTensor memory
+    return dense.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)  # a ZeroTensor has no memory
 
 
 def _state(subject: Program) -> tuple[Any, ...]:
