@@ -20,7 +20,7 @@ EVERY = 20
 SAMPLE = [("operator", name, "float32") for name in names("operator")[::EVERY]]
 SAMPLE += [("operator", name, "complex64") for name in ("mul", "linalg.inv", "cumprod", "view_as_real")]
 SAMPLE += [("operator", name, "bfloat16") for name in ("nn.functional.layer_norm", "addmm", "softmax")]
-SAMPLE += [("operator", name, "float64") for name in ("std", "nn.functional.ctc_loss", "nn.functional.embedding")]
+SAMPLE += [("operator", name, "float64") for name in ("nn.functional.huber_loss", "nn.functional.embedding")]
 SAMPLE += [("module", name, "float32") for name in ("nn.Linear", "nn.GRU", "nn.MultiheadAttention", "nn.BatchNorm2d")]
 
 

@@ -62,7 +62,7 @@ class Program:
         """Make forward and backward, and give the leaves' gradients; the leaves keep none.
 
         Raises:
-            NotACase: no output has a history.
+            NotACase: no output has a history, or no leaf gets a gradient.
         """
         for name, value in self.buffers.items():
             self.subject.get_buffer(name).copy_(value)
@@ -74,6 +74,8 @@ class Program:
         gradients = {name: leaf.grad for name, leaf in self.leaves.items() if leaf.grad is not None}
         for leaf in self.leaves.values():
             leaf.grad = None
+        if not gradients:
+            raise NotACase("no leaf gets a gradient")
         return gradients
 
 
