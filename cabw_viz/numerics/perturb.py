@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,8 +30,20 @@ class PerturbedResults(torch_adapter.InfraMode):
     def __init__(self, factors: Factors, *, only_differentiable: bool = False) -> None:
         super().__init__()
         self._factors, self._only_differentiable = factors, only_differentiable
+        self._is_paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context in which results stay as they are."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._is_paused:
+            return func(*args, **(kwargs or {}))
         leaves = torch_adapter.tree_leaves((args, kwargs or {}))
         inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         returned = func(*args, **(kwargs or {}))

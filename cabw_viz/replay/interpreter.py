@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ class GradientCollector(torch.fx.Interpreter):
         self.rows = dict(zip((node.name for node in graph.module.graph.nodes), graph.record.graph_nodes, strict=True))
         self.current: torch.fx.Node | None = None
         self.progress = NO_PROGRESS
+        self.while_unpacking: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Makes a context in which hooks unpack saved tensors."""
         self.collected: dict[int, Any] = {}
         """Gradient by number of the accumulate node, or of the node at which the engine stops. Copied where code that
         runs later could write to it; the original is mostly dropped then, so that this costs time and little memory."""
@@ -57,6 +60,9 @@ class GradientCollector(torch.fx.Interpreter):
         kind = torch_adapter.hook_type(target, kwargs)
         if kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and self.placed.hooks == "drop"):
             return torch_adapter.hook_input(args)
+        if kind == "unpack_hook":
+            with self.while_unpacking():
+                return super().call_function(target, args, kwargs)
         return super().call_function(target, args, kwargs)
 
     def location(self) -> str:

@@ -18,7 +18,8 @@ from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.placed_graph import PlacedGraph, place
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.progress import Progress
-from cabw_viz.runtime.capture_state import Captured, RunnableCapture, storage_location, version_of
+from cabw_viz.runtime.capture_state import Captured, RunnableCapture
+from cabw_viz.runtime.tensor_state import storage_location, version_of
 
 ALWAYS_ALLOWED_HOOKS: frozenset[HookKind] = frozenset({"unpack_hook", "cpp_tensor_pre_hook"})
 """Unpacking is part of the backward. The only hook in C++ that compiled autograd traces is that of `retain_grad()`,
@@ -156,7 +157,7 @@ def check_inputs(capture: RunnableCapture) -> None:
     Old gradients are let through: accumulation changes them, and a replay does not read them.
 
     Raises:
-        CabwError: names the tensor.
+        CabwError: names the tensor; that a checkpoint recomputes from, too.
     """
     record = capture.record
     for row in record.inputs:
@@ -167,6 +168,7 @@ def check_inputs(capture: RunnableCapture) -> None:
                 expected="inputs as they were, or the replay would give other gradients",
                 try_="parity before optimizer.step(), or capture(..., snapshot=True), which copies the inputs",
             )
+    capture.recomputation.check()
 
 
 def _change(row: LiftedInput, capture: RunnableCapture) -> str:

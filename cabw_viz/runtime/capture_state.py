@@ -10,10 +10,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
+from cabw_viz.runtime.recomputation import Recomputation
+from cabw_viz.runtime.tensor_state import copy_of, storage_location, version_of
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
@@ -99,32 +100,6 @@ class Arguments:
         return any(before is not None and version_of(tensor) != before for before, tensor in pairs)
 
 
-def copy_of(tensor: Any) -> Any:
-    """A copy that later in-place changes do not reach, strides kept."""
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad) if isinstance(tensor, torch.Tensor) else tensor
-
-
-def version_of(tensor: Any) -> int | None:
-    """How often a tensor was changed in place; None for inference tensors, which keep no count."""
-    if not isinstance(tensor, torch.Tensor) or tensor.is_inference():
-        return None
-    return torch_adapter.version(tensor)
-
-
-def storage_location(tensor: Any) -> tuple[Any, ...] | None:
-    """The address, offset, dtype and device of a tensor's elements: assigning `.data` changes these, and no version.
-
-    None for tensors of other classes or layouts, and for tensors without elements.
-    """
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
-        return None
-    try:
-        address = tensor.untyped_storage().data_ptr()
-    except RuntimeError:  # functorch's wrappers have none
-        return None
-    return (address, tensor.storage_offset(), tensor.dtype, tensor.device) if address else None
-
-
 @dataclass
 class CaptureState:
     """The graph, the tensors and the gradients of a capture; `release()` drops them."""
@@ -132,6 +107,8 @@ class CaptureState:
     graph: torch.fx.GraphModule | None = None
     arguments: Arguments | None = None
     thread_state: ThreadState | None = None
+    recomputation: Recomputation = field(default_factory=Recomputation)
+    """What the checkpoints in the graph recompute from."""
     reference: dict[int, Gradient] = field(default_factory=dict)
     """Index of the leaf in the record: its gradient in the user's own run. A leaf without gradient is absent."""
     grads_before: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -149,6 +126,7 @@ class CaptureState:
     def release(self) -> None:
         """Drop every tensor."""
         self.graph = self.arguments = self.thread_state = None
+        self.recomputation = Recomputation()
         self.reference, self.grads_before, self.derived = {}, {}, {}
         if self.node_gradients is not None:
             self.node_gradients.clear()
@@ -181,7 +159,7 @@ class Captured:
                 expected="a backward that compiled autograd can trace",
                 try_="cap.error and session.events, which say what stopped the trace",
             )
-        return RunnableCapture(self.record, state.graph, state.arguments, state.thread_state)
+        return RunnableCapture(self.record, state.graph, state.arguments, state.thread_state, state.recomputation)
 
     def check_reference(self) -> None:
         """Raise a CabwError where the user's own run left nothing to compare with."""
@@ -215,3 +193,4 @@ class RunnableCapture:
     graph: torch.fx.GraphModule
     arguments: Arguments
     thread_state: ThreadState
+    recomputation: Recomputation

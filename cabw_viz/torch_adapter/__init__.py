@@ -11,6 +11,7 @@ gives one clear error that names the version of PyTorch, and not a wrong record.
     compiled_autograd  switching the tracer on and off, its cache and its counters
     graph_calls        the functions that a captured graph calls, and the layouts of their arguments
     nodes, saved       autograd nodes, and what they have saved
+    checkpoints        what activation checkpoints run again, and how often
     dispatch, dtypes   operators by their schemas; dtypes by their numbers
     tensors, modes     storages and watched tensors; dispatch modes, function modes, proxies
     frames             frames of PyTorch's own code
@@ -32,6 +33,13 @@ try:
         TracerBase,
         ctx_of_backward,
         fallback_answer,
+    )
+    from cabw_viz.torch_adapter.checkpoints import (
+        checkpoint_frame,
+        drop_recomputed,
+        kept_results,
+        one_recomputation,
+        recomputed_objects,
     )
     from cabw_viz.torch_adapter.compatibility import (
         check,

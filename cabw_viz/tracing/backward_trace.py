@@ -14,6 +14,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import warn
 from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Failure, Leaf
 from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
+from cabw_viz.runtime.recomputation import recomputation_of
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing import extract, saved_tensors
 from cabw_viz.tracing.deleted_meta import MetaLookups
@@ -110,6 +111,11 @@ class BackwardTrace:
         self._input_keys = tensor_keys(inputs)
         self.state.arguments = Arguments.of_call(inputs, rest, snapshot=snapshot)
         self.state.thread_state = ThreadState.current(self.call.create_graph)
+        if self.state.graph is not None:
+            hooks, packed = self.state.arguments.hooks, self.state.arguments.packed_data
+            self.state.recomputation = recomputation_of(
+                self.state.graph, hooks, packed, self.names.names_of, snapshot=snapshot
+            )
 
     def record(self, failure: Failure | None = None) -> CaptureRecord:
         """The record, after a failure as far as the trace came. An error of ours in it warns, and leaves a bare one."""

@@ -26,7 +26,6 @@ import torch
 from cabw_viz import torch_adapter
 from cabw_viz.errors import warn
 from cabw_viz.record.model import AutogradNode
-from cabw_viz.runtime.capture_state import version_of
 from cabw_viz.runtime.gradient_snapshots import (
     SMALL,
     Gradient,
@@ -39,6 +38,7 @@ from cabw_viz.runtime.gradient_snapshots import (
     same_bits,
     strides_of,
 )
+from cabw_viz.runtime.tensor_state import version_of
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
 NodeInput = tuple[int, int]

@@ -79,6 +79,7 @@ def run_in_eager(block: CaptureBlock, trace: BackwardTrace, outcome: TraceOutcom
     except BaseException as error:  # Ctrl-C too: the capture then has no reference, and its failure says why
         block.note_raised(outcome, error)
         raise
+    trace.state.recomputation.compare_written()
     if not call.accumulates:
         keep_returned(trace.state, trace.leaves, result)
     return result

@@ -17,7 +17,6 @@ from cabw_viz.numerics.compare import compare, plain
 from cabw_viz.numerics.tolerance import Tolerance, UsedTolerances, coarser, tolerance_for
 from cabw_viz.record.divergence import Difference, Range
 from cabw_viz.record.kinds import GOOD
-from cabw_viz.runtime.capture_state import version_of
 from cabw_viz.runtime.gradient_snapshots import (
     Fingerprint,
     Gradient,
@@ -26,6 +25,7 @@ from cabw_viz.runtime.gradient_snapshots import (
     fingerprint,
     same_bits,
 )
+from cabw_viz.runtime.tensor_state import version_of
 
 EMPTY = Range(0.0, 0.0)
 

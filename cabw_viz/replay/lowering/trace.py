@@ -65,6 +65,7 @@ def lower(captured: Captured, *, hooks: HookPolicy = "run", symbolic: bool = Tru
     with (
         graph.thread_state.restored(),
         torch_adapter.compiled_autograd_off(),
+        graph.recomputation.running(),
         no_nested_accumulation(nested_backward_error),
         Progress(len(record.graph_nodes), "lowering") as tracing.progress,
     ):

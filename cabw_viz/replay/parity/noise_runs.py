@@ -186,7 +186,10 @@ class NoiseRuns:
         runs = []
         for mode in modes:
             with mode or nullcontext():
-                gradients = self._replay.run(GradientCollector(graph))
+                collector = GradientCollector(graph)
+                if mode is not None:  # what was saved is an input of both sides, unpacked as it was saved
+                    collector.while_unpacking = mode.paused
+                gradients = self._replay.run(collector)
             captured = self._pairs.captured
             sides = {index: with_previous_grad(captured, index, value) for index, value in gradients.items()}
             runs.append({index: plain(on_comparable_device(side).value) for index, side in sides.items()})

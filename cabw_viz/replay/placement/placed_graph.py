@@ -20,7 +20,9 @@ from cabw_viz.replay.placement.preserve_grad import preserving_grad_fields
 from cabw_viz.replay.placement.retarget_graph import retargeted_graph
 from cabw_viz.replay.placement.retarget_mode import RetargetMode
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
-from cabw_viz.runtime.capture_state import Arguments, RunnableCapture, ThreadState, version_of
+from cabw_viz.runtime.capture_state import Arguments, RunnableCapture, ThreadState
+from cabw_viz.runtime.recomputation import Recomputation
+from cabw_viz.runtime.tensor_state import version_of
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class PlacedGraph:
     module: torch.fx.GraphModule
     arguments: Arguments
     thread_state: ThreadState
+    recomputation: Recomputation
     hooks: HookPolicy
     target: Target = AS_CAPTURED
     """Device and dtype alone; the backend is nothing to the graph."""
@@ -70,6 +73,7 @@ class PlacedGraph:
             stack.enter_context(torch_adapter.compiled_autograd_off())
             stack.enter_context(preserving_grad_fields())
             stack.enter_context(_preserved_random_state(self.target.device))
+            stack.enter_context(self.recomputation.running())
             if self.mode is not None:
                 stack.enter_context(self.mode)
             yield
@@ -96,7 +100,7 @@ def place(capture: RunnableCapture, target: Target, hooks: HookPolicy) -> Placed
     """
     record, graph, arguments = capture.record, capture.graph, capture.arguments
     if not target.moves:
-        return PlacedGraph(record, graph, arguments, capture.thread_state, hooks, target)
+        return PlacedGraph(record, graph, arguments, capture.thread_state, capture.recomputation, hooks, target)
     mapping = DeviceDtypeMap(target, arguments.inputs)
     check_closure_tensors(capture, mapping, hooks=hooks == "run")
     mode = RetargetMode(mapping)
@@ -108,7 +112,7 @@ def place(capture: RunnableCapture, target: Target, hooks: HookPolicy) -> Placed
         versions=tuple(map(version_of, inputs)),
     )
     module = retargeted_graph(graph, mapping)
-    return PlacedGraph(record, module, moved, capture.thread_state, hooks, target, mapping, mode)
+    return PlacedGraph(record, module, moved, capture.thread_state, capture.recomputation, hooks, target, mapping, mode)
 
 
 def _moved_inputs(record: CaptureRecord, inputs: list[Any], mapping: DeviceDtypeMap) -> list[Any]:

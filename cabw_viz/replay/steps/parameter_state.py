@@ -10,7 +10,7 @@ import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import bitwise_equal
-from cabw_viz.runtime.capture_state import copy_of
+from cabw_viz.runtime.tensor_state import copy_of
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Only tensors of these classes are set as attributes of a module again: FSDP swaps its own and keeps track of them."""
