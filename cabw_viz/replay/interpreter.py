@@ -87,7 +87,7 @@ class GradientCollector(torch.fx.Interpreter):
             "PyTorch cannot run this graph again outside of the engine: "
             f"{self.location()} raised {type(error).__name__}: {error}",
             expected="a graph that needs neither a live engine nor state that its first run has used up",
-            try_='hooks="drop" where it is a hook; for used-up checkpoints there is no second run',
+            try_='hooks="drop" where it is a hook',
         )
 
     def _is_sum(self) -> bool:

@@ -8,7 +8,6 @@ backward was captured, and afterwards the modules have again what they had befor
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -74,7 +73,8 @@ class Recomputation:
     tensors: tuple[ReadTensor, ...] = ()
     snapshot: bool = False
     _kept_results: list[tuple[dict[Any, Any], dict[Any, Any]]] = field(default_factory=list)
-    """Of selective checkpoints: what they keep of the forward, and a copy of it, which no backward uses up."""
+    """Of selective checkpoints: what they keep of the forward, and the same as it was, which no backward uses up."""
+    _kept_tensors: tuple[ReadTensor, ...] = ()
 
     @classmethod
     def of_graph(
@@ -105,13 +105,24 @@ class Recomputation:
         tensors = {id(each.tensor): each for each in _tensors_of_modules(reached, names_of, snapshot=snapshot)}
         for name, tensor in reached.tensors.values():
             tensors.setdefault(id(tensor), _read_tensor(tensor, names_of(tensor), name))
-        results = [(kept, _shallow_copy(kept)) for frame in frames if (kept := torch_adapter.kept_results(frame))]
-        return cls(frames, packed_data, modules, tuple(tensors.values()), snapshot, results)
+        results = [kept for frame in frames if (kept := torch_adapter.kept_results(frame))]
+        kept_tensors = (item for kept in results for item in torch_adapter.kept_tensors(kept))
+        return cls(
+            frames,
+            packed_data,
+            modules,
+            tuple(tensors.values()),
+            snapshot,
+            [(kept, torch_adapter.unused_results(kept)) for kept in results],
+            tuple(_read_tensor(tensor, (), f"what it keeps of {operator}") for operator, tensor in kept_tensors),
+        )
 
     def compare_written(self) -> None:
         """After the user's own run: note what it has written to; drop large copies of what it has not."""
         try:
             with _unseen():
+                for each in self._kept_tensors:
+                    each.version = version_of(each.tensor)
                 for each in self.tensors:
                     if each.copy is not None:
                         each.is_written = not same_bits(each.copy, each.tensor)
@@ -126,7 +137,7 @@ class Recomputation:
         Raises:
             CabwError: names the tensor.
         """
-        for each in self.tensors:
+        for each in (*self.tensors, *self._kept_tensors):
             if each.change:
                 raise CabwError(
                     f"a checkpoint recomputes from {each.name}, which {each.change} since the backward was captured",
@@ -153,11 +164,11 @@ class Recomputation:
     def _at_capture(self) -> Iterator[None]:
         """A context in which the modules have the attributes that they had at the capture, and copies of tensors."""
         before = [ModuleAttributes.of(each.module) for each in self.modules]
-        results = [(kept, _shallow_copy(kept)) for kept, _ in self._kept_results]
+        results = [(kept, dict(kept)) for kept, _ in self._kept_results]
         stand_ins = {id(each.tensor): stand_in for each in self.tensors if (stand_in := each.stand_in) is not None}
         try:
             for kept, copied in self._kept_results:
-                _replace_content(kept, copied)
+                _replace_content(kept, torch_adapter.unused_results(copied))
             for attributes in self.modules:
                 attributes.restore(stand_ins)
             yield
@@ -251,10 +262,6 @@ def _copy_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return copied
 
 
-def _shallow_copy(kept: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: copy.copy(value) for key, value in kept.items()}
-
-
 def _replace_content(kept: dict[Any, Any], content: dict[Any, Any]) -> None:
     kept.clear()
-    kept.update(_shallow_copy(content))
+    kept.update(content)

@@ -38,8 +38,10 @@ try:
         checkpoint_frame,
         drop_recomputed,
         kept_results,
+        kept_tensors,
         one_recomputation,
         recomputed_objects,
+        unused_results,
     )
     from cabw_viz.torch_adapter.compatibility import (
         check,

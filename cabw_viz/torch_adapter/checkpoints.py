@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils import checkpoint
+from torch.utils import _pytree, checkpoint
 
 _GROUP: Any = getattr(checkpoint, "GraphExecGroup", None)
 _FRAME: Any = getattr(checkpoint, "_CheckpointFrame", ())
+_KEPT: Any = getattr(checkpoint, "_VersionWrapper", None)
 _CACHED: Any = getattr(checkpoint, "_CachedTorchDispatchMode", ())
 
 
@@ -47,6 +48,24 @@ def kept_results(frame: Any) -> dict[Any, Any] | None:
     closure = getattr(frame.recompute_fn, "__closure__", None) or ()
     mode = next((value for value in map(_content, closure) if isinstance(value, _CACHED)), None)
     return None if mode is None else mode.storage
+
+
+def kept_tensors(kept: dict[Any, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """(operator, tensor) of all that a selective checkpoint keeps."""
+    for operator, results in kept.items():
+        for entry in _pytree.tree_leaves(results):
+            value = getattr(entry, "val", None)
+            if isinstance(value, torch.Tensor):
+                yield str(operator), value
+
+
+def unused_results(kept: dict[Any, Any]) -> dict[Any, Any]:
+    """The same results for another backward: one uses them up, and writes to the versions of views among them."""
+
+    def unused(entry: Any) -> Any:
+        return _KEPT(entry.val.data) if isinstance(getattr(entry, "val", None), torch.Tensor) else entry
+
+    return {operator: _pytree.tree_map(unused, results) for operator, results in kept.items()}
 
 
 @contextmanager
