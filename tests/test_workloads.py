@@ -28,7 +28,6 @@ NOT_TRACED = {
 """Without a complete graph, and what `session.events` says of the reason."""
 
 NO_SECOND_RUN = {
-    "ck_selective_inplace_saved": "SigmoidBackward0",
     "cs_scaler_step_before_inspection": "MulBackward0",  # unscale_ and step() change inputs in place
     "fn_backward_writes_saved_output": "CountsBackward",  # which changes an input in place
     "fn_compiled_aot": "CompiledFunctionBackward",

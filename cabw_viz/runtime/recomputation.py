@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -72,9 +72,9 @@ class Recomputation:
     modules: tuple[ModuleAttributes, ...] = ()
     tensors: tuple[ReadTensor, ...] = ()
     snapshot: bool = False
-    _kept_results: list[tuple[dict[Any, Any], dict[Any, Any]]] = field(default_factory=list)
-    """Of selective checkpoints: what they keep of the forward, and the same as it was, which no backward uses up."""
-    _kept_tensors: tuple[ReadTensor, ...] = ()
+    kept_results: tuple[torch_adapter.KeptResults, ...] = ()
+    """Of selective checkpoints."""
+    kept_tensors: tuple[ReadTensor, ...] = ()
 
     @classmethod
     def of_graph(
@@ -105,15 +105,15 @@ class Recomputation:
         tensors = {id(each.tensor): each for each in _tensors_of_modules(reached, names_of, snapshot=snapshot)}
         for name, tensor in reached.tensors.values():
             tensors.setdefault(id(tensor), _read_tensor(tensor, names_of(tensor), name))
-        results = [kept for frame in frames if (kept := torch_adapter.kept_results(frame))]
-        kept_tensors = (item for kept in results for item in torch_adapter.kept_tensors(kept))
+        results = tuple(kept for frame in frames if (kept := torch_adapter.KeptResults.of(frame)))
+        kept_tensors = (item for kept in results for item in kept.tensors())
         return cls(
             frames,
             packed_data,
             modules,
             tuple(tensors.values()),
             snapshot,
-            [(kept, torch_adapter.unused_results(kept)) for kept in results],
+            results,
             tuple(_read_tensor(tensor, (), f"what it keeps of {operator}") for operator, tensor in kept_tensors),
         )
 
@@ -121,7 +121,7 @@ class Recomputation:
         """After the user's own run: note what it has written to; drop large copies of what it has not."""
         try:
             with _unseen():
-                for each in self._kept_tensors:
+                for each in self.kept_tensors:
                     each.version = version_of(each.tensor)
                 for each in self.tensors:
                     if each.copy is not None:
@@ -137,7 +137,7 @@ class Recomputation:
         Raises:
             CabwError: names the tensor.
         """
-        for each in (*self.tensors, *self._kept_tensors):
+        for each in (*self.tensors, *self.kept_tensors):
             if each.change:
                 raise CabwError(
                     f"a checkpoint recomputes from {each.name}, which {each.change} since the backward was captured",
@@ -156,6 +156,8 @@ class Recomputation:
             return
         with ExitStack() as stack:
             stack.enter_context(self._at_capture())
+            for kept in self.kept_results:
+                stack.enter_context(kept.unused())
             group = stack.enter_context(torch_adapter.one_recomputation())
             stack.callback(torch_adapter.drop_recomputed, group, self.frames, self.packed_data)
             yield
@@ -164,19 +166,14 @@ class Recomputation:
     def _at_capture(self) -> Iterator[None]:
         """A context in which the modules have the attributes that they had at the capture, and copies of tensors."""
         before = [ModuleAttributes.of(each.module) for each in self.modules]
-        results = [(kept, dict(kept)) for kept, _ in self._kept_results]
         stand_ins = {id(each.tensor): stand_in for each in self.tensors if (stand_in := each.stand_in) is not None}
         try:
-            for kept, copied in self._kept_results:
-                _replace_content(kept, torch_adapter.unused_results(copied))
             for attributes in self.modules:
                 attributes.restore(stand_ins)
             yield
         finally:
             for attributes in before:
                 attributes.restore({})
-            for kept, copied in results:
-                _replace_content(kept, copied)
 
 
 def recomputation_of(
@@ -260,8 +257,3 @@ def _copy_of(tensor: torch.Tensor) -> torch.Tensor | None:
         copied.requires_grad_(tensor.requires_grad)
     vars(copied).update(vars(tensor))
     return copied
-
-
-def _replace_content(kept: dict[Any, Any], content: dict[Any, Any]) -> None:
-    kept.clear()
-    kept.update(content)

@@ -35,13 +35,11 @@ try:
         fallback_answer,
     )
     from cabw_viz.torch_adapter.checkpoints import (
+        KeptResults,
         checkpoint_frame,
         drop_recomputed,
-        kept_results,
-        kept_tensors,
         one_recomputation,
         recomputed_objects,
-        unused_results,
     )
     from cabw_viz.torch_adapter.compatibility import (
         check,

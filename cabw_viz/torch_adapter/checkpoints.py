@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,29 +44,60 @@ def recomputed_objects(frame: Any) -> Iterator[Any]:
             yield argument
 
 
-def kept_results(frame: Any) -> dict[Any, Any] | None:
-    """What a selective checkpoint keeps of its forward, by operator; used up by one backward. None for any other."""
-    closure = getattr(frame.recompute_fn, "__closure__", None) or ()
-    mode = next((value for value in map(_content, closure) if isinstance(value, _CACHED)), None)
-    return None if mode is None else mode.storage
+@dataclass(frozen=True)
+class KeptResults:
+    """What a selective checkpoint keeps of its forward, by operator, for one backward to use up.
+
+    One backward also writes to the versions of views among the kept tensors, and to the tensors themselves where
+    `allow_cache_entry_mutation` says so. Only then are they copied.
+    """
+
+    storage: dict[Any, Any]
+    at_capture: dict[Any, Any]
+    are_written: bool
+
+    @classmethod
+    def of(cls, frame: Any) -> KeptResults | None:
+        """As they are before any backward; None for a checkpoint that is not selective."""
+        closure = getattr(frame.recompute_fn, "__closure__", None) or ()
+        mode = next((value for value in map(_content, closure) if isinstance(value, _CACHED)), None)
+        if mode is None:
+            return None
+        are_written = bool(getattr(mode, "allow_cache_entry_mutation", False))
+        return cls(mode.storage, _unused(mode.storage, copied=are_written), are_written)
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(operator, tensor) of those whose bits must stay."""
+        for operator, results in {} if self.are_written else self.storage.items():
+            for entry in _pytree.tree_leaves(results):
+                value = getattr(entry, "val", None)
+                if isinstance(value, torch.Tensor):
+                    yield str(operator), value
+
+    @contextmanager
+    def unused(self) -> Iterator[None]:
+        """A context in which a backward can use them up; afterwards the checkpoint keeps what it kept before."""
+        before = dict(self.storage)
+        _replace_content(self.storage, _unused(self.at_capture, copied=self.are_written))
+        try:
+            yield
+        finally:
+            _replace_content(self.storage, before)
 
 
-def kept_tensors(kept: dict[Any, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """(operator, tensor) of all that a selective checkpoint keeps."""
-    for operator, results in kept.items():
-        for entry in _pytree.tree_leaves(results):
-            value = getattr(entry, "val", None)
-            if isinstance(value, torch.Tensor):
-                yield str(operator), value
-
-
-def unused_results(kept: dict[Any, Any]) -> dict[Any, Any]:
-    """The same results for another backward: one uses them up, and writes to the versions of views among them."""
-
+def _unused(storage: dict[Any, Any], *, copied: bool) -> dict[Any, Any]:
     def unused(entry: Any) -> Any:
-        return _KEPT(entry.val.data) if isinstance(getattr(entry, "val", None), torch.Tensor) else entry
+        value = getattr(entry, "val", None)
+        if not isinstance(value, torch.Tensor):
+            return entry
+        return _KEPT(value.detach().clone() if copied else value.data)
 
-    return {operator: _pytree.tree_map(unused, results) for operator, results in kept.items()}
+    return {operator: _pytree.tree_map(unused, results) for operator, results in storage.items()}
+
+
+def _replace_content(storage: dict[Any, Any], content: dict[Any, Any]) -> None:
+    storage.clear()
+    storage.update(content)
 
 
 @contextmanager
