@@ -9,8 +9,9 @@ import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import HookKind
-from cabw_viz.record.model import CaptureRecord, LiftedInput
+from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import HOOK_POLICIES, HookPolicy
+from cabw_viz.replay.input_checks import check_inputs
 from cabw_viz.replay.interpreter import GradientCollector, leaf_gradients
 from cabw_viz.replay.placement.compiled import run_compiled
 from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
@@ -18,8 +19,7 @@ from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.placed_graph import PlacedGraph, place
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.progress import Progress
-from cabw_viz.runtime.capture_state import Captured, RunnableCapture
-from cabw_viz.runtime.tensor_state import storage_location, version_of
+from cabw_viz.runtime.capture_state import Captured
 
 ALWAYS_ALLOWED_HOOKS: frozenset[HookKind] = frozenset({"unpack_hook", "cpp_tensor_pre_hook"})
 """Unpacking is part of the backward. The only hook in C++ that compiled autograd traces is that of `retain_grad()`,
@@ -79,9 +79,10 @@ class Replay:
         """The graph and what it runs on, at the target; placed again where a run has written to its inputs."""
         check_inputs(self.capture)  # each time: hooks of an earlier run may have changed them
         key = self.target.placement
-        if key not in self._placed or self._placed[key].arguments.is_changed():
-            self._placed[key] = place(self.capture, key, self._hooks)
-        return self._placed[key]
+        placed = self._placed.get(key)
+        if placed is None or (key.moves and placed.arguments.is_changed()):
+            placed = self._placed[key] = place(self.capture, key, self._hooks)
+        return placed
 
     def release(self) -> None:
         """Drop the inputs that were moved to the target."""
@@ -149,47 +150,3 @@ def check_hooks(record: CaptureRecord, hooks: str) -> None:
                 expected="no hooks",
                 try_='hooks="run", or hooks="drop", which leaves hooks out; gradients then lack what they changed',
             )
-
-
-def check_inputs(capture: RunnableCapture) -> None:
-    """Refuse to run on tensors that were changed in place, or given other memory, since the capture.
-
-    Old gradients are let through: accumulation changes them, and a replay does not read them.
-
-    Raises:
-        CabwError: names the tensor; that a checkpoint recomputes from, too.
-    """
-    record = capture.record
-    for row in record.inputs:
-        change = _change(row, capture)
-        if change and not is_old_gradient(record, row):
-            raise CabwError(
-                f"{record.input_label(row)} {change}",
-                expected="inputs as they were, or the replay would give other gradients",
-                try_="parity before optimizer.step(), or capture(..., snapshot=True), which copies the inputs",
-            )
-    capture.recomputation.check()
-
-
-def _change(row: LiftedInput, capture: RunnableCapture) -> str:
-    """What happened to an input since the capture; empty where it is as it was."""
-    arguments, tensor = capture.arguments, capture.arguments.inputs[row.index]
-    before, now = arguments.storage_locations[row.index], storage_location(tensor)
-    if before is not None and now is not None and now != before:
-        return "has other memory than when the backward was captured: its .data has been assigned, as model.to() does"
-    version = arguments.versions[row.index]
-    if version is not None and version_of(tensor) != version:
-        return (
-            f"was changed in place since the backward was captured (version {version} then, {version_of(tensor)} now)"
-        )
-    return ""
-
-
-def is_old_gradient(record: CaptureRecord, row: LiftedInput) -> bool:
-    """Whether an input is a `.grad` from before, used by nothing but the accumulation into it.
-
-    Up to torch 2.12 an accumulation reads it from the leaf, and nothing at all uses what was lifted.
-    """
-    users = [record.graph_nodes[user] for user in record.graph_nodes[row.graph_node].users]
-    # The first argument of an accumulation is the leaf, the second its old gradient.
-    return record.is_only_accumulated(row) and all(user.inputs[0] != row.graph_node for user in users)

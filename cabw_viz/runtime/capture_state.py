@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch.fx
 
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
+from cabw_viz.runtime.bit_sums import BitSum, bit_sums, has_same_bits
 from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
 from cabw_viz.runtime.recomputation import Recomputation
 from cabw_viz.runtime.tensor_state import copy_of, storage_location, version_of
@@ -75,19 +76,46 @@ class Arguments:
     storage_locations: tuple[tuple[Any, ...] | None, ...]
     """The memory of each input at the time of the capture; see `storage_location`."""
 
+    bits: tuple[BitSum, ...]
+    """The sum over the bits of each input at the time of the capture."""
+    packed_bits: tuple[BitSum, ...]
+    """The same of each tensor in `packed_data`."""
+    scratch: frozenset[int] = frozenset()
+    """Inputs that a kernel of the graph uses as its workspace: each run gets copies of them."""
+
     @classmethod
-    def of_call(cls, inputs: list[Any], rest: tuple[Any, ...], *, snapshot: bool) -> Arguments:
+    def of_call(
+        cls, inputs: list[Any], rest: tuple[Any, ...], copied: Container[int], scratch: frozenset[int]
+    ) -> Arguments:
         """The arguments of a call. PyTorch empties the list of inputs later, so the list is copied.
 
         Args:
             inputs: tensors lifted by the capture.
             rest: sizes, scalars, hooks, packed data.
-            snapshot: copy every tensor, so that in-place changes after the call do not matter.
+            copied: indices of the inputs to copy, so that in-place changes after the call do not matter.
+            scratch: indices of the workspaces among them.
         """
         sizes, scalars, hooks, packed = rest
-        tensors = [copy_of(tensor) for tensor in inputs] if snapshot else list(inputs)
+        tensors = [copy_of(tensor) if index in copied else tensor for index, tensor in enumerate(inputs)]
         versions, locations = tuple(map(version_of, tensors)), tuple(map(storage_location, tensors))
-        return cls(tensors, list(sizes), list(scalars), tuple(hooks), tuple(packed), versions, locations)
+        arguments = cls(
+            tensors, list(sizes), list(scalars), tuple(hooks), tuple(packed), versions, locations, (), (), scratch
+        )
+        packed_bits = bit_sums(tensor for _, tensor in arguments.packed_tensors)
+        return replace(arguments, bits=bit_sums(tensors), packed_bits=packed_bits)
+
+    @property
+    def packed_tensors(self) -> list[tuple[int, torch.Tensor]]:
+        """The tensors in what the user's hooks have packed, each with its index in `packed_data`."""
+        leaves = (
+            (index, leaf) for index, each in enumerate(self.packed_data) for leaf in torch_adapter.tree_leaves(each)
+        )
+        return [(index, leaf) for index, leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    @property
+    def run_inputs(self) -> list[Any]:
+        """The inputs of one run: a new list, for a run pops what it has used, with workspaces of its own."""
+        return [copy_of(tensor) if index in self.scratch else tensor for index, tensor in enumerate(self.inputs)]
 
     @property
     def size_values(self) -> tuple[int, ...]:
@@ -95,9 +123,11 @@ class Arguments:
         return tuple(int(size.shape[1]) if isinstance(size, torch.Tensor) else int(size) for size in self.sizes)
 
     def is_changed(self) -> bool:
-        """Whether any input has been changed in place since `versions` was noted."""
+        """Whether any input has been changed in place since `versions` and `bits` were noted."""
         pairs = zip(self.versions, self.inputs, strict=True)
-        return any(before is not None and version_of(tensor) != before for before, tensor in pairs)
+        if any(before is not None and version_of(tensor) != before for before, tensor in pairs):
+            return True
+        return not all(map(has_same_bits, self.bits, bit_sums(self.inputs)))
 
 
 @dataclass

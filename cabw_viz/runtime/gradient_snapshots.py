@@ -194,19 +194,32 @@ def _norm(real: torch.Tensor) -> float:
 
 def hash_of(real: torch.Tensor) -> tuple[int, int]:
     """Two sums over the bits of a flat tensor, eight bytes at a time: along rows and across, weighted by position."""
+    table, rest = _words(real)
+    return int(_weighted([table.sum(1), *rest])), int(_weighted([table.sum(0), *rest]))
+
+
+def row_hash(real: torch.Tensor) -> torch.Tensor:
+    """The first of the two sums, on the device of the tensor: int64, shape ()."""
+    table, rest = _words(real)
+    return _weighted([table.sum(1), *rest])
+
+
+def _words(real: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The bits of a flat tensor as a table of rows, and what is left of them."""
     flat = real.contiguous()
-    words = flat.numel() * flat.element_size() // 8
-    whole = flat[: words * 8 // flat.element_size()].view(torch.int64)
-    tail = flat[words * 8 // flat.element_size() :].view(_BITS[flat.element_size()]).to(torch.int64)
+    size = flat.element_size()
+    if flat.storage_offset() * size % 8:
+        flat = flat.clone()
+    words = flat.numel() * size // 8
+    whole, tail = flat[: words * 8 // size].view(torch.int64), flat[words * 8 // size :].view(_BITS[size])
     rows = words // _ROW
-    table, rest = whole[: rows * _ROW].view(rows, _ROW), whole[rows * _ROW :]
-    return _weighted([table.sum(1), rest, tail]), _weighted([table.sum(0), rest, tail])
+    return whole[: rows * _ROW].view(rows, _ROW), [whole[rows * _ROW :], tail.to(torch.int64)]
 
 
-def _weighted(parts: list[torch.Tensor]) -> int:
+def _weighted(parts: list[torch.Tensor]) -> torch.Tensor:
     sums = torch.cat(parts)
     weights = torch.arange(1, sums.numel() + 1, device=sums.device) * _MULTIPLIER
-    return int((sums * weights).sum()) if sums.numel() else 0
+    return (sums * weights).sum()
 
 
 def samples_of(flat: torch.Tensor) -> tuple[complex, ...]:

@@ -12,6 +12,7 @@ gives one clear error that names the version of PyTorch, and not a wrong record.
     graph_calls        the functions that a captured graph calls, and the layouts of their arguments
     nodes, saved       autograd nodes, and what they have saved
     checkpoints        what activation checkpoints run again, and how often
+    aot_backward       backwards of compiled regions
     dispatch, dtypes   operators by their schemas; dtypes by their numbers
     tensors, modes     storages and watched tensors; dispatch modes, function modes, proxies
     frames             frames of PyTorch's own code
@@ -28,6 +29,13 @@ import torch
 from cabw_viz.errors import CabwError
 
 try:
+    from cabw_viz.torch_adapter.aot_backward import (
+        aot_placeholders,
+        donated_tensors,
+        is_aot_backward,
+        is_aot_context,
+        traceable_aot_backward,
+    )
     from cabw_viz.torch_adapter.callbacks import (
         GUARDED_CALLBACKS,
         TracerBase,
@@ -55,7 +63,6 @@ try:
         count_of_captures,
         trace_isolation,
         tracing,
-        unchanged_aot_graph,
         user_compiler,
     )
     from cabw_viz.torch_adapter.dispatch import (
@@ -123,10 +130,12 @@ try:
         hook_index,
         hook_input,
         hook_type,
+        input_index,
         is_aot_prologue,
         is_validate_outputs,
         needs_input_grad,
         op_name,
+        scratch_arguments,
         unwrap_size,
         with_output_dtypes,
     )
@@ -145,14 +154,11 @@ try:
         without_torch_function,
     )
     from cabw_viz.torch_adapter.nodes import (
-        aot_placeholders,
         ctx_attributes,
         ctx_tensors,
         gradient_spec,
         input_count,
         input_metadata,
-        is_aot_backward,
-        is_aot_context,
         is_python_function,
         jit_tracing_state,
         name_of_node,
@@ -195,6 +201,7 @@ try:
         inner_tensors,
         is_fake,
         is_wrapper_subclass,
+        memory_of,
         shape_of,
         share_storage,
         storages_of,

@@ -130,17 +130,3 @@ def close_unfinished(tracer: Any) -> None:
         "compiled_autograd", time.time_ns(), {"graph_id": tracer.id}, tracer.start_time_ns, log_pt2_compile_event=True
     )
     tracer.compile_context.__exit__(None, None, None)
-
-
-@contextmanager
-def unchanged_aot_graph(ctx: Any) -> Iterator[None]:
-    """Undo what tracing does to a compiled region's backward: `aten.view` becomes `aten.reshape` in it for good."""
-    info = getattr(ctx._forward_cls, "_lazy_backward_info", None)
-    module = getattr(info, "bw_module", None)
-    before = [(node, node.target) for node in module.graph.nodes] if module is not None else []
-    try:
-        yield
-    finally:
-        for node, target in before:
-            if node.target is not target:
-                node.target = target

@@ -6,8 +6,9 @@ else; the accessors take the positional arguments of a call, be they values or g
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -131,6 +132,59 @@ def is_aot_prologue(target: Any) -> bool:
 def aot_prologue_gradients(args: Sequence[Any]) -> Any:
     """The gradients of `(saved tensors, ints[, opaque objects], gradients)`, each by itself up to torch 2.8."""
     return args[-1] if isinstance(args[-1], list | tuple) else args[2:]
+
+
+def source_before_aot_prologue(node: torch.fx.Node) -> Any:
+    """What a graph node was before the prologue, where it is one of a compiled region's saved tensors; else itself.
+
+    The prologue returns its arguments in one list: ints, saved tensors, opaque objects, gradients.
+    """
+    call = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(call, torch.fx.Node) or not is_aot_prologue(call.target):
+        return node
+    saved, ints, *rest = call.args
+    listed = [*cast("Any", ints), *cast("Any", saved), *(each for part in rest for each in cast("Any", part))]
+    return listed[cast("int", node.args[1])]
+
+
+# -- kernels that write to an argument ------------------------------------------------------------------------
+
+_SCRATCH_NODES = {
+    "CudnnRnnBackward0",
+    "CudnnBatchNormBackward0",
+    "MiopenRnnBackward0",
+    "MkldnnRnnLayerBackward0",
+    "BatchNormWithUpdateBackward0",
+    "BatchNormNoUpdateBackward0",
+}
+_SCRATCH_OPERATORS = {
+    "aten._cudnn_rnn_backward.default",
+    "aten.cudnn_batch_norm_backward.default",
+    "aten.miopen_rnn_backward.default",
+    "aten.mkldnn_rnn_layer_backward.default",
+    "aten.batch_norm_backward.default",
+}
+
+
+def input_index(node: torch.fx.Node) -> int | None:
+    """The index in the graph's `inputs` of a lifted tensor (`inputs[3]`); None for any other graph node."""
+    source = node.args[0] if node.target is operator.getitem else None
+    is_lifted = isinstance(source, torch.fx.Node) and source.op == "placeholder" and source.target == "inputs"
+    return lifted_index(node) if is_lifted else None
+
+
+def scratch_arguments(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """Graph nodes whose values are arguments of kernels that write to a workspace they are given, without counting it.
+
+    The workspace is among them, and the only one in bytes. derivatives.yaml clones it where the graph is retained
+    (`retain_variables ? result3.clone() : result3`), except oneDNN's.
+    """
+    for node in graph.nodes:
+        if op_name(node.target) in _SCRATCH_NODES or str(node.target) in _SCRATCH_OPERATORS:
+            for used in node.all_input_nodes:
+                source = source_before_aot_prologue(used)
+                if isinstance(source, torch.fx.Node):
+                    yield source
 
 
 # -- validate_outputs(gradients, metadata, ...) --------------------------------------------------------------

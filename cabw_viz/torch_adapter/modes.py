@@ -105,3 +105,14 @@ def remove_mode(mode: Any) -> bool:
 
 without_any_torch_function = torch._C.DisableTorchFunction
 """Context in which neither a TorchFunctionMode nor a subclass's `__torch_function__` is called."""
+
+
+@contextmanager
+def without_function_modes() -> Iterator[None]:
+    """A context in which no TorchFunctionMode of this thread is called; tensor subclasses and proxies still are."""
+    stack = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    try:
+        yield
+    finally:
+        for mode in reversed(stack):
+            torch._C._push_on_torch_function_stack(mode)

@@ -31,16 +31,6 @@ def is_python_function(node: Any) -> bool:
     return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
-def is_aot_context(ctx: Any) -> bool:
-    """Whether a Python Function's context belongs to the backward of a compiled region."""
-    return hasattr(ctx._forward_cls, "_aot_id")
-
-
-def is_aot_backward(node: Any) -> bool:
-    """Whether an autograd node is the backward of a compiled region."""
-    return is_python_function(node) and is_aot_context(node)
-
-
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """The number that the next autograd node made in this thread will get."""
 
@@ -69,15 +59,6 @@ def gradient_spec(node: Any, position: int) -> tuple[tuple[int, ...], str] | Non
         return input_metadata(node, position)
     except (AttributeError, RuntimeError):  # an undefined output; a nested tensor, which has no shape
         return None
-
-
-def aot_placeholders(node: Any) -> tuple[str, ...]:
-    """Names in a compiled region's backward graph of what its forward saved; empty where the graph is not at hand."""
-    info = getattr(node._forward_cls, "_lazy_backward_info", None)
-    module = getattr(info, "bw_module", None)
-    if module is None:
-        return ()
-    return tuple(placeholder.name for placeholder in module.graph.find_nodes(op="placeholder"))[len(node.symints) :]
 
 
 def ctx_attributes(ctx: Any) -> dict[str, Any]:

@@ -121,6 +121,27 @@ def storages_of(tensor: Any) -> tuple[tuple[int, int], ...]:
     return tuple(storage for part in inner if isinstance(part, torch.Tensor) for storage in storages_of(part))
 
 
+_PLAIN = torch._C._disabled_torch_dispatch_impl
+
+
+def memory_of(tensor: Any) -> list[torch.Tensor]:
+    """The plain strided tensors that hold the elements of a tensor, without history; none where they cannot be read."""
+    if is_wrapper_subclass(tensor):
+        return [part for _, inner in inner_tensors(tensor) for part in memory_of(inner)]
+    if not isinstance(tensor, torch.Tensor) or type(tensor).__torch_dispatch__ is not _PLAIN:
+        return []
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or tensor.is_quantized or tensor.is_meta:
+        return []
+    tensor = tensor.detach()
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor] if tensor.layout is torch.strided and not tensor.is_nested else []
+
+
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """A tensor's shape; empty for a nested tensor, which has none."""
     return () if tensor.is_nested else tuple(tensor.shape)

@@ -23,6 +23,7 @@ from cabw_viz.tracing.metadata import with_metadata
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import NumberedNodes, number_nodes
 from cabw_viz.tracing.outcome import CacheHit, NewCapture
+from cabw_viz.tracing.overwritten import donated_inputs, scratch_inputs
 from cabw_viz.tracing.provenance import Provenance
 from cabw_viz.tracing.saved_tensors import SavedTensorIndex, TensorKey, tensor_keys
 from cabw_viz.tracing.tracer import TraceNotes
@@ -109,7 +110,9 @@ class BackwardTrace:
     def keep_arguments(self, inputs: list[Any], rest: tuple[Any, ...], *, snapshot: bool) -> None:
         """Keep what the graph is about to run on; see `Arguments.of_call`."""
         self._input_keys = tensor_keys(inputs)
-        self.state.arguments = Arguments.of_call(inputs, rest, snapshot=snapshot)
+        scratch = scratch_inputs(self._graph(), inputs)
+        copied = range(len(inputs)) if snapshot else scratch | donated_inputs(self.numbering, inputs)
+        self.state.arguments = Arguments.of_call(inputs, rest, copied, scratch)
         self.state.thread_state = ThreadState.current(self.call.create_graph)
         if self.state.graph is not None:
             hooks, packed = self.state.arguments.hooks, self.state.arguments.packed_data

@@ -210,7 +210,7 @@ def _guarded(name: str, inner: Callable[..., Any], notes: TraceNotes) -> Callabl
     def callback(self: Any, *args: Any) -> Any:
         if notes.error is None:
             try:
-                with _aot_graph_restored(name, args):
+                with _aot_backward_context(name, args):
                     return inner(self, *args)
             except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt too: the recorder raises it again
                 notes.error, notes.error_node = error, notes.node
@@ -219,8 +219,8 @@ def _guarded(name: str, inner: Callable[..., Any], notes: TraceNotes) -> Callabl
     return callback
 
 
-def _aot_graph_restored(name: str, args: Sequence[Any]) -> AbstractContextManager[None]:
-    """For the callback that pastes a compiled region's backward: a context that restores that backward's own graph."""
+def _aot_backward_context(name: str, args: Sequence[Any]) -> AbstractContextManager[None]:
+    """A context for the callback that pastes a compiled region's backward; no context for all others."""
     if name == "proxy_call_backward" and torch_adapter.is_aot_context(torch_adapter.ctx_of_backward(args)):
-        return torch_adapter.unchanged_aot_graph(torch_adapter.ctx_of_backward(args))
+        return torch_adapter.traceable_aot_backward(torch_adapter.ctx_of_backward(args))
     return nullcontext()

@@ -37,7 +37,7 @@ class Slot:
 def flat_values(record: CaptureRecord, arguments: Arguments) -> list[Any]:
     """The values of the inputs: tensors, sizes, then tensors in the results of saved-tensor hooks that packed."""
     tensors = [_detached(record, row, arguments.inputs[row.index]) for row in _tensors(record, arguments)]
-    return tensors + list(arguments.size_values) + [each.detach() for each in packed_tensors(arguments)]
+    return tensors + list(arguments.size_values) + [each.detach() for _, each in arguments.packed_tensors]
 
 
 def slots(record: CaptureRecord, arguments: Arguments) -> list[Slot]:
@@ -123,7 +123,7 @@ REORDERING = ("TBackward", "TransposeBackward", "PermuteBackward")
 def with_values(arguments: Arguments, inputs: Sequence[Slot], values: Sequence[Any]) -> Arguments:
     """The arguments of the captured graph, with other values in the slots."""
     by_name = dict(zip((slot.name for slot in inputs), values, strict=True))
-    packed = iter([by_name[f"packed_{index}"] for index in range(len(packed_tensors(arguments)))])
+    packed = iter([by_name[f"packed_{index}"] for index in range(len(arguments.packed_tensors))])
     return replace(
         arguments,
         inputs=[by_name.get(f"inputs_{index}", value) for index, value in enumerate(arguments.inputs)],
@@ -140,11 +140,6 @@ def _detached(record: CaptureRecord, row: LiftedInput, tensor: torch.Tensor) -> 
             f"an input {_label(record, row)} cannot be used any more: {str(error).partition(' and ')[0]}",
             expected="tensors that outlive the call; those inside torch.func.vmap and grad do not",
         ) from error
-
-
-def packed_tensors(arguments: Arguments) -> list[torch.Tensor]:
-    """The tensors in the results of saved-tensor hooks that packed."""
-    return [leaf for leaf in torch_adapter.tree_leaves(arguments.packed_data) if isinstance(leaf, torch.Tensor)]
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:

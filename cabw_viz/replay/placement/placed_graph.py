@@ -20,6 +20,7 @@ from cabw_viz.replay.placement.preserve_grad import preserving_grad_fields
 from cabw_viz.replay.placement.retarget_graph import retargeted_graph
 from cabw_viz.replay.placement.retarget_mode import RetargetMode
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
+from cabw_viz.runtime.bit_sums import bit_sums
 from cabw_viz.runtime.capture_state import Arguments, RunnableCapture, ThreadState
 from cabw_viz.runtime.recomputation import Recomputation
 from cabw_viz.runtime.tensor_state import version_of
@@ -58,7 +59,7 @@ class PlacedGraph:
     def call_args(self) -> tuple[Any, ...]:
         """The arguments of one run: copies of the lists, for a run pops what it has used, and hooks may edit them."""
         a = self.arguments
-        return list(a.inputs), list(a.sizes), list(a.scalars), a.hooks, a.packed_data
+        return a.run_inputs, list(a.sizes), list(a.scalars), a.hooks, a.packed_data
 
     @contextmanager
     def execution_context(self) -> Iterator[None]:
@@ -110,6 +111,7 @@ def place(capture: RunnableCapture, target: Target, hooks: HookPolicy) -> Placed
         inputs=inputs,
         hooks=with_unpacking(graph, arguments, mapping, mode.paused),
         versions=tuple(map(version_of, inputs)),
+        bits=bit_sums(inputs),
     )
     module = retargeted_graph(graph, mapping)
     return PlacedGraph(record, module, moved, capture.thread_state, capture.recomputation, hooks, target, mapping, mode)
