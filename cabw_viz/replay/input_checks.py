@@ -8,7 +8,7 @@ from cabw_viz.runtime.bit_sums import BitSum, bit_sums, has_same_bits
 from cabw_viz.runtime.capture_state import RunnableCapture
 from cabw_viz.runtime.tensor_state import storage_location, version_of
 
-BITS_CHANGED = "holds other bits than when the backward was captured, and no version counts that write"
+BITS_CHANGED = "holds other bits than when the backward was captured"
 
 
 def check_inputs(capture: RunnableCapture) -> None:
@@ -46,7 +46,7 @@ def _change(row: LiftedInput, capture: RunnableCapture, bits: BitSum) -> str:
         return (
             f"was changed in place since the backward was captured (version {version} then, {version_of(tensor)} now)"
         )
-    return "" if has_same_bits(arguments.bits[row.index], bits) else BITS_CHANGED
+    return "" if has_same_bits(arguments.bits[row.index], bits) else f"{BITS_CHANGED}; no version counts that write"
 
 
 def _check_packed(capture: RunnableCapture) -> None:
