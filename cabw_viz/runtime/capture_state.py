@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.runtime.bit_sums import BitSum, bit_sums, has_same_bits
@@ -75,7 +76,6 @@ class Arguments:
     """In-place version of each input at the time of the capture; None where a tensor keeps none."""
     storage_locations: tuple[tuple[Any, ...] | None, ...]
     """The memory of each input at the time of the capture; see `storage_location`."""
-
     bits: tuple[BitSum, ...]
     """The sum over the bits of each input at the time of the capture."""
     packed_bits: tuple[BitSum, ...]
@@ -107,10 +107,8 @@ class Arguments:
     @property
     def packed_tensors(self) -> list[tuple[int, torch.Tensor]]:
         """The tensors in what the user's hooks have packed, each with its index in `packed_data`."""
-        leaves = (
-            (index, leaf) for index, each in enumerate(self.packed_data) for leaf in torch_adapter.tree_leaves(each)
-        )
-        return [(index, leaf) for index, leaf in leaves if isinstance(leaf, torch.Tensor)]
+        leaves = [(index, torch_adapter.tree_leaves(each)) for index, each in enumerate(self.packed_data)]
+        return [(index, leaf) for index, each in leaves for leaf in each if isinstance(leaf, torch.Tensor)]
 
     @property
     def run_inputs(self) -> list[Any]:
