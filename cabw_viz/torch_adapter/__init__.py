@@ -135,6 +135,7 @@ try:
         is_validate_outputs,
         needs_input_grad,
         op_name,
+        packed_index,
         scratch_arguments,
         unwrap_size,
         with_output_dtypes,

@@ -95,6 +95,11 @@ def hook_index(args: Sequence[Any]) -> int | None:
     return lifted_index(args[0])
 
 
+def packed_index(args: Sequence[Any]) -> int | None:
+    """The index in the graph's `packed_data` of what a call of `call_hook` unpacks."""
+    return lifted_index(args[1])
+
+
 # -- call_backward(ctx, saved_tensors, *gradients), opaque calls of built-in nodes (gradients, ...) ------------
 
 

@@ -2,6 +2,7 @@
 
 The graph is copied with its accumulations turned into outputs, so that nothing is written, and with its sizes as plain
 numbers, as `torch.compile` itself takes the first sizes that it sees; with symbols, compiling takes many times as long.
+Saved tensors that hooks have packed are unpacked before (`unpacking.py`).
 The copy goes to `torch.compile` (where the backend is one of its own) or to the backend itself, if that is a compiler.
 """
 
@@ -22,6 +23,7 @@ from cabw_viz.replay.placement.engine_rules import accumulations_to_copy, copy_o
 from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import Target
+from cabw_viz.replay.placement.unpacking import unpack_first
 
 REASON_LENGTH = 600
 """Characters of a compiler's explanation that are kept."""
@@ -53,25 +55,32 @@ def run_compiled(placed: PlacedGraph, target: Target) -> CompiledRun:
     with (
         oom_as_cabw_error(lambda: f"the graph that {target.backend_name} compiled was running", target.device),
         placed.execution_context(),
-        torch_adapter.compiling(),
     ):
-        try:
-            if placed.needs_tracing:
-                graph, call_args = _traced(graph, placed)
-            else:
-                call_args = placed.call_args
-            before = torch_adapter.count_of_graphs()
-            compiled, by_torch = _compile(graph, target)
-            outputs = list(compiled(*call_args))
-            graphs = torch_adapter.count_of_graphs() - before if by_torch else None
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            raise _failure(target, error) from error
-        finally:
-            torch_adapter.drop_compiled_code_of(graph)
+        inputs, *rest = placed.call_args
+        inputs += unpack_first(graph, placed.arguments)
+        with torch_adapter.compiling():
+            outputs, graphs = _outputs(graph, placed, target, (inputs, *rest))
     count = len(outputs) - len(numbers)
     return CompiledRun(dict(zip(numbers, outputs[count:], strict=True)), outputs[:count], graphs)
+
+
+def _outputs(
+    graph: torch.fx.GraphModule, placed: PlacedGraph, target: Target, call_args: tuple[Any, ...]
+) -> tuple[list[Any], int | None]:
+    """What a graph returns once it is compiled, and how many graphs `torch.compile` made of it."""
+    try:
+        if placed.needs_tracing:
+            graph, call_args = _traced(graph, placed, call_args)
+        before = torch_adapter.count_of_graphs()
+        compiled, by_torch = _compile(graph, target)
+        outputs = list(compiled(*call_args))
+        return outputs, torch_adapter.count_of_graphs() - before if by_torch else None
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise _failure(target, error) from error
+    finally:
+        torch_adapter.drop_compiled_code_of(graph)
 
 
 def _failure(target: Target, error: Exception) -> CabwError:
@@ -145,10 +154,12 @@ def _takes_inputs(function: Callable[..., Any]) -> bool:
     return sum(p.default is p.empty and p.kind in positional for p in parameters) >= 2
 
 
-def _traced(graph: torch.fx.GraphModule, placed: PlacedGraph) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
+def _traced(
+    graph: torch.fx.GraphModule, placed: PlacedGraph, call_args: tuple[Any, ...]
+) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
     """A graph of operators alone, as they are called at the target, and its inputs."""
     assert placed.mode is not None  # or nothing would need tracing
-    inputs, *rest = placed.call_args
+    inputs, *rest = call_args
     indices = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
 
     def flat(*tensors: torch.Tensor) -> list[Any]:
