@@ -4,7 +4,8 @@
 tensor is dense, and does not wait for an accelerator.
 
 What the sums cannot see: words of eight bytes that change places within a row of 512, and tensors whose memory cannot
-be read (fake ones, functorch's wrappers, quantized ones, layouts of other libraries); the sum of these is None.
+be read (fake ones, functorch's wrappers, quantized ones, layouts of other libraries, freed memory); the sum of these
+is None.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def has_same_bits(before: BitSum, now: BitSum) -> bool:
 
 
 def _sums_of(tensor: Any, known: dict[tuple[Any, ...], torch.Tensor]) -> BitSum:
-    parts = torch_adapter.memory_of(tensor)
     try:
+        parts = torch_adapter.memory_of(tensor)
         return torch.stack([_sum_of(part, known) for part in parts]) if parts else None
-    except (RuntimeError, NotImplementedError):  # freed memory, parts on several devices, a dtype without views
+    except Exception:  # noqa: BLE001  # whatever tensor it is, the user's backward must go on
         return None
 
 

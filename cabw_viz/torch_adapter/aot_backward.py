@@ -87,7 +87,5 @@ def donated_tensors(node: Any) -> Iterator[torch.Tensor]:
     donated = getattr(node._forward_cls.metadata, "bw_donated_idxs", None) if is_aot_backward(node) else None
     if donated:
         saved = [value for _, value, _ in saved_values(node)] + list(getattr(node, "_tensors_no_vc_check", None) or ())
-        for index in donated:
-            tensor = saved[index - len(node.symints)]
-            if isinstance(tensor, torch.Tensor):
-                yield tensor
+        positions = [index - len(node.symints) for index in donated]
+        yield from (saved[at] for at in positions if at < len(saved) and isinstance(saved[at], torch.Tensor))

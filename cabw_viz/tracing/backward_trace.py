@@ -111,7 +111,9 @@ class BackwardTrace:
         """Keep what the graph is about to run on; see `Arguments.of_call`."""
         self._input_keys = tensor_keys(inputs)
         scratch = scratch_inputs(self._graph(), inputs)
-        copied = range(len(inputs)) if snapshot else scratch | donated_inputs(self.numbering, inputs)
+        # Where the call runs through compiled autograd, no compiled backward of its own runs, and none overwrites.
+        donated = donated_inputs(self.numbering, inputs) if self.run == "eager" else frozenset[int]()
+        copied = range(len(inputs)) if snapshot else scratch | donated
         self.state.arguments = Arguments.of_call(inputs, rest, copied, scratch)
         self.state.thread_state = ThreadState.current(self.call.create_graph)
         if self.state.graph is not None:
