@@ -12,16 +12,17 @@ from cabw_viz.errors import CabwError
 from tests import corpus
 from tests.corpus import assert_same, first_difference, load, observe
 from tests.test_corpus import DIFFERS, ROUNDED, assert_rounding, on_the_version_read
+from tests.test_leaf_layouts import assert_plain
 
 NOT_TRACED = {
     "cs_backward_in_second_thread": "made in another thread",
     "cs_two_threads_backward_at_once": "made in another thread",
     "cs_two_threads_inside_together": "made in another thread",
-    "ho_gradient_penalty_compiled": "does not currently support higher order gradients",
-    "ho_grads_batched": "not supported by FakeTensorMode",
-    "kind_ddp_one_rank": "not compatible with C++ DDP Reducer",
+    "ho_gradient_penalty_compiled": "supports no second derivative",
+    "ho_grads_batched": "is_grads_batched=True",
+    "kind_ddp_one_rank": "the C++ reducer of DistributedDataParallel",
     "kind_flex_attention": None,  # the forward raises already
-    "kind_nested_layer_norm": "NestedTensor support not implemented",
+    "kind_nested_layer_norm": "is a nested tensor",
     "view_input_reused_buffer": "modified by an inplace operation",
     "view_saved_then_modified": "modified by an inplace operation",
 }
@@ -66,8 +67,14 @@ class Captured:
 
 
 @pytest.mark.parametrize("name", corpus.NAMES)
-def test_the_user_sees_no_difference(name):
-    assert_same(observe(name), observe(name, around=Captured()))
+def test_the_user_sees_no_difference_and_whatever_happened_can_be_shown(name, tmp_path):
+    captured = Captured()
+    assert_same(observe(name), observe(name, around=captured))
+    for capture in captured.session:
+        assert_plain(capture.record)
+    assert captured.session.to_html(tmp_path / "session.html").stat().st_size
+    assert repr(captured.session)
+    assert captured.session.html()
 
 
 @on_the_version_read

@@ -282,14 +282,31 @@ class Failure:
     type: str
     """Class of the exception: `NotImplementedError`."""
     message: str
+    """The cause in one line: in plain words where it is a known one, else what PyTorch says."""
     autograd_node: int | None = None
     """Number of the autograd node in whose call it was raised; None where it was raised outside of one."""
     name: str = ""
     """Name of that node."""
+    module: str = ""
+    """Path of the module that made that node; see `AutogradNode`."""
+    line: SourceLine | None = None
+    """The line of the user's that made it; None where that is not known."""
+    try_: str = ""
+    """A way out; empty where none is known."""
+    details: str = ""
+    """All that the exception says, with frames of C++."""
 
     def __str__(self) -> str:
         at = "" if self.autograd_node is None else f" at {self.name} (#{self.autograd_node})"
-        return f"{self.type}{at}: {self.message}"
+        module = f" in {self.module}" if self.module else ""
+        line = "" if self.line is None else f" at {_name_of_file(str(self.line))}"
+        origin = f", made{module}{line}" if module or line else ""
+        way_out = f"; try: {self.try_}" if self.try_ else ""
+        return f"{self.type}{at}{origin}: {self.message}{way_out}"
+
+
+def _name_of_file(where: str) -> str:
+    return where.replace("\\", "/").rpartition("/")[2]
 
 
 @dataclass(frozen=True)

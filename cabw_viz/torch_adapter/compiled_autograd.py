@@ -21,9 +21,11 @@ from cabw_viz.errors import CabwError
 _C = torch._C._dynamo.compiled_autograd
 
 
-def compiled_autograd_is_forbidden() -> bool:
-    """Whether the user has excluded compiled autograd here: `_disable()`, or the stance `force_eager`."""
-    return bool(compiled_autograd.active_disable_ctx) or eval_frame._stance.stance == "force_eager"
+def compiled_autograd_exclusion() -> str:
+    """What excludes compiled autograd here, as it is written in a program; empty where nothing does."""
+    if compiled_autograd.active_disable_ctx:
+        return "torch._dynamo.compiled_autograd._disable()"
+    return 'torch.compiler.set_stance("force_eager")' if eval_frame._stance.stance == "force_eager" else ""
 
 
 def compiled_autograd_is_on() -> bool:

@@ -83,8 +83,30 @@ class EngineCall:
 
 def gradient_edge(target: Any) -> tuple[Any, int]:
     """The autograd node that a Tensor's or GradientEdge's gradient enters, and as which of its inputs."""
-    edge = torch.autograd.graph.get_gradient_edge(target) if isinstance(target, torch.Tensor) else target
+    if not isinstance(target, torch.Tensor):
+        return target.node, target.output_nr
+    if target.grad_fn is None and target.requires_grad and not _can_be_viewed(target):
+        return _any_function_of(target).next_functions[0]
+    edge = torch.autograd.graph.get_gradient_edge(target)
     return edge.node, edge.output_nr
+
+
+def _can_be_viewed(leaf: torch.Tensor) -> bool:
+    """Whether `get_gradient_edge` can make the view of a leaf from which it reads the leaf's node."""
+    return leaf.layout in (torch.strided, torch.jagged)
+
+
+def _any_function_of(leaf: torch.Tensor) -> Any:
+    """The autograd node of a Function of a leaf: every layout has that, while sparse ones have no views."""
+    with torch.enable_grad():
+        return _EmptyResult.apply(leaf).grad_fn
+
+
+class _EmptyResult(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # as documented
+        del ctx, leaf
+        return torch.empty(0)
 
 
 def backward_is_running() -> bool:

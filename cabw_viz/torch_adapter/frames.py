@@ -41,6 +41,20 @@ def is_dispatch_code(code: CodeType) -> bool:
     return code.co_filename.startswith(_DISPATCH)
 
 
+def backward_maker(file: str) -> str:
+    """Which function of torch's in this file makes backwards for its own ends; empty for none.
+
+    `torch.func` computes its gradients by them, and higher-order operators (`scan`) trace them in their forward.
+    """
+    if file == _TRANSFORMS:
+        return "torch.func"
+    return Path(file).stem if file.startswith(_HIGHER_ORDER) else ""
+
+
+_FOLDER = Path(torch.__file__).parent
+_TRANSFORMS = str(_FOLDER / "_functorch" / "eager_transforms.py")
+_HIGHER_ORDER = f"{_FOLDER / '_higher_order_ops'}/"
+
 _AROUND_MODES = tuple(str(Path(torch.__file__).parent / path) for path in ("_compile.py", "_dynamo/eval_frame.py"))
 
 _DISPATCH = _AROUND_MODES + tuple(

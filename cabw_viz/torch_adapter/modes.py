@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 import torch.fx
 from torch.fx.experimental import proxy_tensor
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 def modes_are_on() -> bool:
     """Whether a TorchDispatchMode sees the ops of this thread."""
     return bool(torch._C._len_torch_dispatch_stack())
+
+
+class _Unrecorded:
+    """A context whose operators the profiler does not record: `at::enableRecordFunction`, a flag of the thread."""
+
+    def __enter__(self) -> None:
+        torch._C._autograd._enable_record_function(False)  # noqa: FBT003  # C++, positional only
+
+    def __exit__(self, *exc: object) -> None:
+        torch._C._autograd._enable_record_function(True)  # noqa: FBT003  # as above
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    with _disable_current_modes(), _Unrecorded():
+        yield
+
+
+def unseen_operators() -> AbstractContextManager[None]:
+    """A context whose operators neither dispatch modes nor the profiler see, while tensors of subclasses do."""
+    return _unseen() if modes_are_on() else _Unrecorded()
 
 
 without_torch_function = torch._C.DisableTorchFunctionSubclass

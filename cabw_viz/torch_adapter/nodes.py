@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from cabw_viz.torch_adapter.tensors import plain_shape
+
 
 def name_of_node(node: Any) -> str:
     """An autograd node's name without its namespaces; template arguments stay: `CppNode<mine::Scale>`."""
@@ -21,9 +23,23 @@ def input_count(node: Any) -> int:
 
 
 def input_metadata(node: Any, position: int) -> tuple[tuple[int, ...], str]:
-    """Shape and dtype of a gradient that flows into an autograd node, as the forward op left them."""
+    """Shape and dtype of a gradient that flows into an autograd node, as the forward op left them.
+
+    Of a nested tensor of the strided layout, which has no shape, an empty one.
+    """
     metadata = node._input_metadata[position]
-    return tuple(metadata.shape), str(metadata.dtype)
+    try:
+        shape = plain_shape(metadata.shape)
+    except RuntimeError:
+        if not metadata.is_nested_tensor:
+            raise
+        shape = ()
+    return shape, str(metadata.dtype)
+
+
+def expects_nested(node: Any, position: int) -> bool:
+    """Whether a gradient that flows into an autograd node is a nested tensor."""
+    return position < len(node._input_metadata) and bool(node._input_metadata[position].is_nested_tensor)
 
 
 def is_python_function(node: Any) -> bool:

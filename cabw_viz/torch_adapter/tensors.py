@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,6 +19,11 @@ tree_leaves, tree_map_only = _pytree.tree_leaves, _pytree.tree_map_only
 def is_fake(tensor: Any) -> bool:
     """Whether a tensor is a FakeTensor, as the tracer's dummies are."""
     return isinstance(tensor, FakeTensor)
+
+
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of vmap's, of the older or the present one."""
+    return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_batchedtensor(tensor)
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -142,6 +148,32 @@ def memory_of(tensor: Any) -> list[torch.Tensor]:
     return [tensor] if tensor.layout is torch.strided and not tensor.is_nested else []
 
 
+NO_NUMBER = -1
+"""Stands for a size that is no number."""
+
+
+def plain_size(size: Any) -> int:
+    """A size as a plain number; -1 for the ragged dimension of a jagged tensor and for a symbol without a value."""
+    if isinstance(size, torch.SymInt):
+        value = None if size.node.is_nested_int() else size.node.maybe_as_int() or getattr(size.node, "hint", None)
+        return value if type(value) is int else NO_NUMBER  # a question to the symbol itself would add a guard
+    return int(size)
+
+
+def plain_shape(shape: Iterable[Any]) -> tuple[int, ...]:
+    """A shape as plain numbers; see `plain_size`."""
+    return tuple(plain_size(size) for size in shape)
+
+
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """A tensor's shape; empty for a nested tensor, which has none."""
-    return () if tensor.is_nested else tuple(tensor.shape)
+    """A tensor's shape as plain numbers; empty for a nested tensor of the strided layout, which has none."""
+    return () if tensor.is_nested and tensor.layout is torch.strided else plain_shape(tensor.shape)
+
+
+def bytes_of_elements(tensor: torch.Tensor) -> int:
+    """The bytes of a tensor's elements; of a jagged one, those of the tensors inside."""
+    count = plain_size(tensor.numel())
+    if count != NO_NUMBER:
+        return count * tensor.element_size()
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]  # a subclass
+    return sum(bytes_of_elements(part) for part in inner if isinstance(part, torch.Tensor))

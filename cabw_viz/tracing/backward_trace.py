@@ -26,6 +26,7 @@ from cabw_viz.tracing.outcome import CacheHit, NewCapture
 from cabw_viz.tracing.overwritten import donated_inputs, scratch_inputs
 from cabw_viz.tracing.provenance import Provenance
 from cabw_viz.tracing.saved_tensors import SavedTensorIndex, TensorKey, tensor_keys
+from cabw_viz.tracing.trace_failures import StoppedTrace
 from cabw_viz.tracing.tracer import TraceNotes
 from cabw_viz.tracing.tripwire import touches
 
@@ -148,7 +149,7 @@ class BackwardTrace:
         readable = self.numbering.nodes if failure is None else ()
         return CaptureRecord(
             call=self.call,
-            torch_version=torch.__version__,
+            torch_version=str(torch.__version__),
             run=self.run,
             autograd_nodes=with_metadata(nodes, graph, sizes, readable),
             graph_nodes=graph.nodes,
@@ -165,7 +166,7 @@ class BackwardTrace:
         """The autograd nodes alone, where the graph cannot be read."""
         return CaptureRecord(
             self.call,
-            torch.__version__,
+            str(torch.__version__),
             self.run,
             self.nodes,
             leaves=self.leaves,
@@ -182,22 +183,10 @@ class BackwardTrace:
         return begun if begun is not None else torch.fx.Graph()
 
     def failure(self, error: BaseException) -> Failure:
-        """An exception as plain data, so that its traceback keeps no tensor alive."""
-        number, name = self.notes.error_node or self._unusable_node(str(error)) or (None, "")
-        known = {node.number: node.name for node in self.nodes}
-        return Failure(type(error).__name__, str(error), number, known.get(number, name) if number is not None else "")
-
-    def _unusable_node(self, message: str) -> tuple[int, str] | None:
-        """The first node whose saved tensors raise this: C++ looks at them before the tracer is told of any node."""
-        if self.notes.node is not None:
-            return None
-        unusable = (
-            n for n, node in enumerate(self.numbering.nodes) if message in torch_adapter.saved_tensor_errors(node)
-        )
-        number = next(unusable, None)
-        if number is None:  # some messages name the node's class in quotes
-            number = next((node.number for node in self.nodes if f"'{node.name}'" in message), None)
-        return None if number is None else (number, self.nodes[number].name)
+        """What has stopped the trace, as plain data."""
+        self.read_saved_tensors()
+        traced = self.notes.error_node or self.notes.node
+        return StoppedTrace(error, self.engine_call, self.numbering, self.nodes, traced).failure
 
     def freed_node(self) -> str:
         """The first Python Function node that has run and was freed, as text; empty where there is none."""

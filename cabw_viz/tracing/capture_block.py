@@ -18,6 +18,7 @@ from cabw_viz.tracing.capture_options import CaptureOptions
 from cabw_viz.tracing.node_gradients import Budget
 from cabw_viz.tracing.outcome import CacheHit, NewCapture, TraceFailed, TraceOutcome
 from cabw_viz.tracing.trace_cache import TraceCache
+from cabw_viz.tracing.trace_failures import failure_of
 from cabw_viz.tracing.tripwire import tripwire_tracer
 
 
@@ -115,4 +116,4 @@ class CaptureBlock:
     def note_raised(self, outcome: TraceOutcome, error: BaseException) -> None:
         """Note that the run of a call raised, where the call is a capture."""
         if isinstance(outcome, NewCapture):
-            self.sink.add_run_failure(outcome.index, Failure(type(error).__name__, str(error)))
+            self.sink.add_run_failure(outcome.index, failure_of(error))

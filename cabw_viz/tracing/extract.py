@@ -215,7 +215,7 @@ def _describe_tensor(tensor: Any, names_of: Callable[[Any], tuple[str, ...]]) ->
         return {"shape": (), "dtype": "", "device": "", "layout": ""}
     base = torch_adapter.base_of(tensor)
     return {
-        "shape": tuple(tensor.shape),
+        "shape": torch_adapter.shape_of(tensor),
         "dtype": str(tensor.dtype),
         "device": str(tensor.device),
         "layout": str(tensor.layout),

@@ -16,7 +16,7 @@ def leaves_of(call: EngineCall, numbering: NumberedNodes, names: Names) -> tuple
     if not call.accumulates:
         return tuple(_target_leaf(target, i, numbering, names, output=i) for i, target in enumerate(call.inputs))
     accumulated = tuple(
-        Leaf(names.leaf_names(node.variable), tuple(node.variable.shape), str(node.variable.dtype), number)
+        Leaf(names.leaf_names(node.variable), torch_adapter.shape_of(node.variable), str(node.variable.dtype), number)
         for number, node in enumerate(numbering.nodes)
         if hasattr(node, "variable")
     )

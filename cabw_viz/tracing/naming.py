@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 
 
@@ -65,7 +66,7 @@ class Names:
             return names
         if tensor not in self._generated:
             word = "param" if self._subject is None else "leaf"
-            self._generated[tensor] = f"{word}_{self._counter} {tuple(tensor.shape)}"
+            self._generated[tensor] = f"{word}_{self._counter} {torch_adapter.shape_of(tensor)}"
             self._counter += 1
         return (self._generated[tensor],)
 

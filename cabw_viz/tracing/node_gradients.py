@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -144,7 +144,7 @@ class NodeWatch:
             if self.error:
                 return
             try:
-                with torch_adapter.without_any_torch_function(), _below_user_modes(*gradients):
+                with torch_adapter.without_any_torch_function(), torch_adapter.unseen_operators():
                     note(row, *gradients)
             except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
                 self.error = f"{type(error).__name__} at {row.name} (#{row.number}): {error}"
@@ -236,14 +236,6 @@ class NodeWatch:
 
 def _values(snapshots: Sequence[_Snapshot | None]) -> tuple[GradientSnapshot | None, ...]:
     return tuple(snapshot.value if snapshot is not None else None for snapshot in snapshots)
-
-
-def _below_user_modes(*gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-    """A context below the user's dispatch modes, for plain tensors; tensors of other classes need their modes."""
-    if not torch_adapter.modes_are_on():
-        return nullcontext()
-    is_plain = all(each is None or type(each) is torch.Tensor for part in gradients for each in part)
-    return torch_adapter.below_modes() if is_plain else nullcontext()
 
 
 def _view(gradient: torch.Tensor, source: Any, snapshot: _Snapshot | None) -> GradientSnapshot | None:

@@ -19,12 +19,13 @@ from cabw_viz.errors import CabwError, warn
 from cabw_viz.record.model import BackwardCall, Event
 from cabw_viz.torch_adapter import EngineCall, UserCompiler
 from cabw_viz.tracing.backward_trace import BackwardTrace
-from cabw_viz.tracing.calls import describe
+from cabw_viz.tracing.calls import describe, maker_in_torch
 from cabw_viz.tracing.capture_block import CaptureBlock, CaptureSink
 from cabw_viz.tracing.capture_options import CaptureOptions
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.process_changes import changes_of_block
 from cabw_viz.tracing.provenance import Provenance
+from cabw_viz.tracing.trace_failures import failure_of
 from cabw_viz.tracing.trace_lock import TRACE_LOCK
 from cabw_viz.tracing.trace_only import run_in_eager, trace_only
 from cabw_viz.tracing.trace_through import trace_through
@@ -124,9 +125,13 @@ class Recorder:
             return "made in another thread than the one that entered the block"
         if torch_adapter.compiler_is_tracing():
             return "Dynamo or AOTAutograd is tracing it"
-        if torch_adapter.compiled_autograd_is_forbidden():
-            return "compiled autograd is excluded here (_disable() or the stance force_eager)"
-        return ""
+        maker = maker_in_torch()
+        if maker == "torch.func":
+            return "torch.func makes it (grad, vjp, jacrev and what is built on them), and excludes compiled autograd"
+        if maker:
+            return f"torch's higher-order operator {maker} makes it for a trace of its own, in its forward"
+        exclusion = torch_adapter.compiled_autograd_exclusion()
+        return f"{exclusion} excludes compiled autograd here" if exclusion else ""
 
     def _reason_not_selected(self, described: BackwardCall) -> str:
         """Why `only=` leaves a call out; empty where it picks it. A predicate that raises picks nothing."""
@@ -149,13 +154,15 @@ class Recorder:
     def _prepare(self, call: EngineCall, described: BackwardCall, user_compiler: UserCompiler | None) -> BackwardTrace:
         """Read the autograd graph of a call before it is traced."""
         run, compiler = (self._block.options.run, None) if user_compiler is None else ("user", user_compiler.function)
-        return BackwardTrace.prepare(described, call, run, compiler, self.names, self.provenance)
+        with torch_adapter.unseen_operators(), torch_adapter.without_any_torch_function():
+            return BackwardTrace.prepare(described, call, run, compiler, self.names, self.provenance)
 
     def _run_unread(self, call: EngineCall, described: BackwardCall, error: Exception) -> Any:
         """Make a call whose autograd graph could not be read: most often one that the engine refuses too."""
-        self._block.sink.add_event(Event(described, "failed", f"{type(error).__name__}: {error}"))
+        reason = str(failure_of(error))
+        self._block.sink.add_event(Event(described, "failed", reason))
         result = call.run()
-        warn(f"this backward could not be read ({type(error).__name__}: {error}); it ran in eager, unharmed")
+        warn(f"this backward could not be read ({reason}); it ran in eager, unharmed")
         return result
 
     def _capture(self, trace: BackwardTrace, user_compiler: UserCompiler | None) -> Any:
@@ -172,7 +179,8 @@ class Recorder:
         try:
             if trace.run == "compiled":
                 return trace_through(self._block, trace, user_compiler)
-            outcome = trace_only(self._block, trace)
+            with torch_adapter.unseen_operators():
+                outcome = trace_only(self._block, trace)
         finally:
             TRACE_LOCK.release()
         return run_in_eager(self._block, trace, outcome)

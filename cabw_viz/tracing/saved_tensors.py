@@ -117,7 +117,7 @@ class _Reader:
             torch_adapter.shape_of(tensor),
             str(tensor.dtype),
             str(tensor.device),
-            tensor.numel() * tensor.element_size(),
+            torch_adapter.bytes_of_elements(tensor),
             self._storages.setdefault(key[0], len(self._storages)) if storages else None,
             sum(size for _, size in storages),
             names,
@@ -148,6 +148,6 @@ def _spec(fn: Any, nr: int) -> GradientSpec | None:
 def _tensor_key(tensor: torch.Tensor) -> TensorKey:
     storages = tuple(identity for identity, _ in torch_adapter.storages_of(tensor))
     shape = torch_adapter.shape_of(tensor)
-    if tensor.layout is not torch.strided or not storages:
+    if tensor.layout is not torch.strided or tensor.is_nested or not storages:
         return storages or (id(tensor),), shape, str(tensor.dtype)
     return storages, shape, tensor.stride(), tensor.storage_offset(), str(tensor.dtype)

@@ -81,5 +81,6 @@ def run_in_eager(block: CaptureBlock, trace: BackwardTrace, outcome: TraceOutcom
         raise
     trace.state.recomputation.compare_written()
     if not call.accumulates:
-        keep_returned(trace.state, trace.leaves, result)
+        with torch_adapter.unseen_operators():
+            keep_returned(trace.state, trace.leaves, result)
     return result

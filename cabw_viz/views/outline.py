@@ -16,7 +16,7 @@ from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Leaf
 from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.record.wording import counted, run_words
 from cabw_viz.views.palette import LOOKS, TOUCHED
-from cabw_viz.views.text import in_line, name_in_line, pad, visible, width
+from cabw_viz.views.text import SENTENCE, in_line, name_in_line, pad, visible, width
 
 FIRST, LAST, AROUND = 60, 20, 5
 """How many nodes a shortened outline shows at its beginning, at its end, and on either side of a failure."""
@@ -79,7 +79,7 @@ def _header(record: CaptureRecord, results: Results, flow: dict[int, Entering]) 
     if record.lines_off:
         yield f"no forward lines: {in_line(record.lines_off, 200)}"
     if record.failure is not None and record.failure.autograd_node not in record.by_number:
-        yield f"✗ {in_line(problem_of(record), 500)}"
+        yield f"✗ {in_line(problem_of(record), SENTENCE)}"
     kinds = Counter(node.kind for node in record.autograd_nodes)
     yield "  ".join(f"{LOOKS[kind].mark} {LOOKS[kind].words}" for kind in get_args(AutogradKind) if kinds[kind])
 
@@ -117,7 +117,7 @@ def _remarks(record: CaptureRecord, node: AutogradNode, returned: dict[int, list
         name = "" if node.leaf is not None else f"the gradient of {name_in_line(leaf.label)}, "
         yield f"{LOOKS['returned'].mark} {name}returned as result {leaf.output}"
     if record.failure is not None and record.failure.autograd_node == node.number:
-        yield f"✗ {in_line(problem_of(record), 500)}"
+        yield f"✗ {in_line(problem_of(record), SENTENCE)}"
 
 
 def _touched(mark: Mark | None) -> Iterator[str]:
@@ -172,4 +172,4 @@ def _event_line(event: Event, records: Sequence[CaptureRecord]) -> str:
         record = records[event.capture]
         nodes = counted(len(record.autograd_nodes), "autograd node")
         line += f"  capture {event.capture}: {nodes}, {counted(len(record.graph_nodes), 'graph node')}"
-    return f"{line}  {in_line(event.reason, 300)}" if event.reason else line
+    return f"{line}  {in_line(event.reason, SENTENCE)}" if event.reason else line

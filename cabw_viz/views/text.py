@@ -18,9 +18,20 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+SENTENCE = 600
+"""The same for sentences, which end with what to try."""
+
+
 def shorten(text: str, limit: int = SHORT) -> str:
-    """The text in at most `limit` characters, the end of a longer one replaced by an ellipsis."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """The text in at most `limit` characters, the end of a longer one replaced by an ellipsis.
+
+    What is allowed to be longer than a name is a sentence: it ends with a whole word.
+    """
+    if len(text) <= limit:
+        return text
+    start = text[: limit - 1]
+    words = start.rpartition(" ")[0] if limit > SHORT else ""
+    return (words if len(words) > limit // 2 else start) + "…"
 
 
 def in_line(text: str, limit: int = SHORT) -> str:

@@ -59,4 +59,7 @@ export const iconButton = (icon, label, onclick) =>
 
 export const number = (n) => n.toLocaleString("en-US");
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
+/** A sentence of bounded length that ends with a whole word. */
+export const sentence = (text, most = 600) =>
+  text.length <= most ? text : `${text.slice(0, most).replace(/\s\S*$/, "")}…`;
 export const shape = (s) => (s.length ? s.join(" × ") : "scalar");

@@ -1,5 +1,5 @@
 /** What stands over the canvas where there is no picture: what is missing, and what makes it. */
-import { h, plural } from "./dom.js";
+import { h, plural, sentence } from "./dom.js";
 import { taskForm } from "./task.js";
 
 /** The children of the note; null where there is a picture. */
@@ -36,7 +36,7 @@ function pendingNote(inspector, level) {
 function emptyNote(inspector) {
   const { events, captures } = inspector.session;
   const { failure } = inspector.graph.data;
-  if (failure) return note("This backward failed before its first node", failure.slice(0, 300));
+  if (failure) return note("This backward failed before its first node", sentence(failure));
   if (captures.length)
     return note(
       "This capture has no nodes",

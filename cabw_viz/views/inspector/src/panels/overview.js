@@ -1,5 +1,5 @@
 /** What stands in the Node panel without a selection: findings before facts, each a link; or what a search found. */
-import { h, number, plural } from "../dom.js";
+import { h, number, plural, sentence } from "../dom.js";
 import { bytes, duration, error, timed } from "../encode.js";
 import { heldBy, NAMED } from "../drawable.js";
 import { virtualList } from "../list.js";
@@ -97,7 +97,7 @@ function failureFinding(inspector) {
   return finding(inspector, {
     icon: "cross",
     head: node ? `Stopped at ${title(node)}` : "The trace stopped",
-    text: data.failure.slice(0, 400),
+    text: sentence(data.failure),
     onclick: () => node && inspector.reveal(node.key),
   });
 }
@@ -230,7 +230,7 @@ function callFindings(inspector) {
         events.length === 1
           ? "The one backward call was not captured"
           : `None of ${number(events.length)} backward calls was captured`,
-      text: events.at(-1).reason.slice(0, 300),
+      text: sentence(events.at(-1).reason),
       onclick,
     });
   const failures = events.filter((e) => e.outcome === "failed" || e.outcome === "bypassed");
@@ -239,7 +239,7 @@ function callFindings(inspector) {
   const recaptures = again.length
     ? {
         head: `Captured again in ${number(again.length)} of ${plural(events.length - 1, "later call")}`,
-        text: inPlainWords(again[0].reason).slice(0, 300),
+        text: sentence(inPlainWords(again[0].reason)),
       }
     : { head: "Captured once", text: once };
   return [
@@ -247,7 +247,7 @@ function callFindings(inspector) {
       ? finding(inspector, {
           icon: "cross",
           head: `${plural(failures.length, "backward call")} failed or bypassed`,
-          text: failures[0].reason.slice(0, 200),
+          text: sentence(failures[0].reason),
           onclick,
         })
       : null,
