@@ -86,7 +86,8 @@ def gradient_edge(target: Any) -> tuple[Any, int]:
     if not isinstance(target, torch.Tensor):
         return target.node, target.output_nr
     if target.grad_fn is None and target.requires_grad and not _can_be_viewed(target):
-        return _any_function_of(target).next_functions[0]
+        node, position = _any_function_of(target).next_functions[0]
+        return node, position
     edge = torch.autograd.graph.get_gradient_edge(target)
     return edge.node, edge.output_nr
 
@@ -104,7 +105,7 @@ def _any_function_of(leaf: torch.Tensor) -> Any:
 
 class _EmptyResult(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # as documented
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
         del ctx, leaf
         return torch.empty(0)
 

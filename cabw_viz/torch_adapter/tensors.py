@@ -175,5 +175,4 @@ def bytes_of_elements(tensor: torch.Tensor) -> int:
     count = plain_size(tensor.numel())
     if count != NO_NUMBER:
         return count * tensor.element_size()
-    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]  # a subclass
-    return sum(bytes_of_elements(part) for part in inner if isinstance(part, torch.Tensor))
+    return sum(bytes_of_elements(inner) for _, inner in inner_tensors(tensor))
