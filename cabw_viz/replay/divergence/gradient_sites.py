@@ -75,6 +75,19 @@ class GradientSites:
         """Whether what a call takes is looked at again when the call is made."""
         return any(step.kind == "in_place_write" for step in self.steps)
 
+    @property
+    def reads_at_call(self) -> dict[str, list[tuple[str, str]]]:
+        """Graph node that calls an autograd node: (name of the site, graph node) of each gradient that it takes.
+
+        Empty where what a call takes is not looked at again.
+        """
+        if not self.has_writes:
+            return {}
+        return {
+            call: [(call_input_name(number, position), name) for number, position, name in taken]
+            for call, taken in self.call_inputs.items()
+        }
+
     def with_writes(self) -> GradientSites:
         """The same, with a step before each call for the writes to what it takes.
 
@@ -140,6 +153,11 @@ class _SiteFinder:
         self.call_inputs: dict[Port, torch.fx.Node] = {}
         """(autograd node, input): the graph node that its call takes."""
         self.calls: dict[int, torch.fx.Node] = {}
+        self.post_hooks: dict[int, list[torch.fx.Node]] = {}
+        """By autograd node, in the order in which they run."""
+        for node, row in self.rows.items():
+            if row.kind == "hook" and torch_adapter.hook_type(node.target, node.kwargs) == "post_hook":
+                self.post_hooks.setdefault(row.autograd_node or 0, []).append(node)
 
     def sites(self) -> GradientSites:
         """All sites of the graph."""
@@ -174,7 +192,7 @@ class _SiteFinder:
             gradients = torch_adapter.aot_prologue_gradients(node.args)
         if isinstance(gradients, list | tuple):
             self.calls[number] = node
-            inputs = {i: each for i, each in enumerate(gradients) if isinstance(each, torch.fx.Node)}
+            inputs = _items_of(gradients)
             self.result.call_inputs[node.name] = tuple((number, i, each.name) for i, each in inputs.items())
             self.call_inputs |= {(number, i): each for i, each in inputs.items()}
 
@@ -195,31 +213,19 @@ class _SiteFinder:
         if number is None or self.rows[node].kind != "validate_outputs":
             return
         checked = _items(node)
-        last = checked
-        while (hook := self._post_hook(last.values(), number)) is not None:
-            before, last = last, {**last, **_items(hook)}
-            changed = {j: item for j, item in last.items() if before.get(j) is not item}
-            self._add_step("hook", number, before.values(), changed.values(), hooks=("post_hook",))
+        last: dict[int, torch.fx.Node | None] = {**checked}
+        for hook in self.post_hooks.get(number, ()):
+            before = _items_of(torch_adapter.hook_input(hook.args))
+            # What the hook makes of a gradient that is not wanted is not in the graph: there it is seen before alone.
+            last |= dict.fromkeys(before) | _items(hook)
+            self._add_step("hook", number, before.values(), _items(hook).values(), hooks=("post_hook",))
         for j, item in checked.items() if number else ():  # the engine's root has no hooks to see its gradients by
             self._add_site(item, "outputs" if last[j] is item else "outputs_before_hooks", number, j)
-        for j, item in last.items():
-            self.sent[number, j] = item
-            if checked.get(j) is not item:
-                self._add_site(item, "outputs", number, j)
+        for j, behind in last.items():
+            self.sent[number, j] = behind or checked.get(j, node)
+            if behind is not None and checked.get(j) is not behind:
+                self._add_site(behind, "outputs", number, j)
         self._add_node_step(number, checked.values())
-
-    def _post_hook(self, gradients: Iterable[torch.fx.Node], number: int) -> torch.fx.Node | None:
-        """The post-hook of an autograd node that is called with these gradients."""
-        for gradient in gradients:
-            for user in gradient.users:
-                if (
-                    self.rows[user].kind == "hook"
-                    and self.rows[user].autograd_node == number
-                    and torch_adapter.hook_type(user.target, user.kwargs) == "post_hook"
-                    and gradient in _flat(torch_adapter.hook_input(user.args))
-                ):
-                    return user
-        return None
 
     def _add_node_step(self, number: int, results: Iterable[torch.fx.Node]) -> None:
         row = self.record.by_number[number]
@@ -234,7 +240,9 @@ class _SiteFinder:
         number, i = port
         kinds: list[HookKind] = []
         node = call_input
-        while (hook := self._pre_hook(node, number)) is not None:
+        for _ in self.order:  # there are no more hooks than graph nodes
+            if (hook := self._pre_hook(node, number)) is None:
+                break
             kind, node = hook
             kinds.insert(0, kind)
             if kind == "pre_hook" and "tensor_pre_hook" not in kinds:
@@ -259,9 +267,17 @@ class _SiteFinder:
 
     def _terms(self, node: torch.fx.Node) -> list[torch.fx.Node]:
         """The gradients that are summed in a graph node; itself where it sums none."""
-        if self.rows[node].kind != "gradient_sum":
-            return [node]
-        return [term for part in node.args[:2] if isinstance(part, torch.fx.Node) for term in self._terms(part)]
+        terms: list[torch.fx.Node] = []
+        waiting = [node]  # no recursion: a weight that is used a thousand times has a thousand terms
+        for _ in self.order:
+            if not waiting:
+                break
+            part = waiting.pop()
+            if self.rows[part].kind == "gradient_sum":
+                waiting += [arg for arg in reversed(part.args[:2]) if isinstance(arg, torch.fx.Node)]
+            else:
+                terms.append(part)
+        return terms
 
     def _add_unchecked(self, arrivals: dict[Port, torch.fx.Node]) -> None:
         """Add what compiled regions send: the graph does not check it, so it is what no other node has sent."""
@@ -324,5 +340,7 @@ def _items(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
     return {int(user.args[1]): user for user in node.users if user.target is operator.getitem}  # type: ignore[arg-type]  # an index
 
 
-def _flat(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+def _items_of(gradients: Any) -> dict[int, torch.fx.Node]:
+    """The graph nodes in a list of gradients, by position."""
+    listed = gradients if isinstance(gradients, list | tuple) else (gradients,)
+    return {i: each for i, each in enumerate(listed) if isinstance(each, torch.fx.Node)}

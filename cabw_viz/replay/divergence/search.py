@@ -65,7 +65,7 @@ def divergence(
     gradients = check_node_gradients(captured)
     sites = gradient_sites(captured, gradients)
     python = runs_python(record)
-    if python and not target.compiles:  # a compiler sees writes, and makes them as if nothing else read that memory
+    if python:
         sites = sites.with_writes()
     comparer = NodeComparer(rtol, atol, target.moves, rereads=python)
     search = _Search(replay, sites, comparer)

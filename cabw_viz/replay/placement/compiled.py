@@ -28,6 +28,9 @@ from cabw_viz.replay.placement.unpacking import unpack_first
 REASON_LENGTH = 600
 """Characters of a compiler's explanation that are kept."""
 
+IS_ADDED = "cabw_viz_is_added"
+"""True in the `meta` of a graph node that is not the capture's."""
+
 
 @dataclass(frozen=True)
 class CompiledRun:
@@ -108,7 +111,13 @@ def gradients_as_outputs(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, lis
     gradients: dict[int, Any] = {}
     sizes = {size.graph_node: size.value for size in record.sizes}
     kept = accumulations_to_copy(placed)
-    for node, row in zip(placed.module.graph.nodes, record.graph_nodes, strict=True):
+    captured = [node for node in placed.module.graph.nodes if not node.meta.get(IS_ADDED)]
+    rows = dict(zip(captured, record.graph_nodes, strict=True))
+    for node in placed.module.graph.nodes:
+        if node not in rows:
+            copies[node] = copy.node_copy(node, copies.__getitem__)
+            continue
+        row = rows[node]
         kind = torch_adapter.hook_type(node.target, node.kwargs)
         if node.target is torch_adapter.call_accumulate_grad or node.target is torch_adapter.call_cpp_tensor_pre_hooks:
             accumulates = node.target is torch_adapter.call_accumulate_grad
