@@ -136,6 +136,8 @@ def equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
         one, other = (torch.view_as_real(without_conj_neg_bits(side.detach())) for side in (one, other))
     elif one.is_neg() or other.is_neg():
         one, other = without_conj_neg_bits(one.detach()), without_conj_neg_bits(other.detach())
+    if not one.numel():  # strides of 0 have no such view
+        return True
     bits = _BITS[one.element_size()]
     if one.dim() > 1 and not one.is_contiguous() and one.mT.is_contiguous():
         one, other = one.mT, other.mT

@@ -159,8 +159,6 @@ class NodeComparer:
         if self.across:
             expected, actual = in_coarser_dtype(expected, actual)
         ranges = range_of(expected), range_of(actual)
-        if expected.shape == actual.shape and expected.dtype == actual.dtype and not all(map(is_finite, ranges)):
-            return _comparison(_nonfinite_difference(expected, actual), *ranges)
         tolerance = self.tolerance(expected.dtype)
         row = compare("", Gradient(expected, None), Gradient(actual, None), tolerance)
         return _comparison(Difference(row.verdict, row.max_abs_err, row.max_rel_err, row.note), *ranges)
@@ -204,17 +202,6 @@ def _comparison(difference: Difference, reference: Range, candidate: Range) -> N
     return NodeComparison(difference, (is_finite(reference), is_finite(candidate)), (reference, candidate))
 
 
-def _nonfinite_difference(expected: torch.Tensor, actual: torch.Tensor) -> Difference:
-    """The difference between two gradients, one or both not finite: none, if both hold the same."""
-    counts = [int((~torch.isfinite(side)).sum()) for side in (expected, actual)]
-    same = torch.equal(torch.isnan(expected), torch.isnan(actual)) and torch.equal(
-        expected.nan_to_num(0.0), actual.nan_to_num(0.0)
-    )
-    if same:
-        return Difference("bitwise", 0.0, 0.0, "not finite, alike on both sides")
-    return Difference("nonfinite", note=f"not finite: {counts[0]} elements of the reference, {counts[1]} here")
-
-
 def in_coarser_dtype(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Two gradients on the reference's device and in the coarser of their dtypes."""
     candidate = candidate.to(reference.device)
@@ -226,19 +213,25 @@ def in_coarser_dtype(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[
 
 def range_of(tensor: torch.Tensor) -> Range:
     """The smallest and largest element; of a complex tensor, the smallest and largest part."""
-    tensor = plain(tensor)
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    if not tensor.numel():
+    numbers = _real_numbers(tensor)
+    if not numbers.numel():
         return EMPTY
-    low, high = torch.aminmax(tensor)
+    low, high = torch.aminmax(numbers)
     return Range(float(low), float(high))
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
     """Whether no element is a NaN or an infinity. The sum is finite only then; if it is not, it may have overflowed."""
-    total = tensor.sum().item()
-    return abs(total) < math.inf or is_finite(range_of(tensor))
+    numbers = _real_numbers(tensor)
+    return abs(numbers.sum().item()) < math.inf or is_finite(range_of(numbers))
+
+
+def _real_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor in a form that has sums and ranges: complex numbers and those of one byte have not."""
+    tensor = plain(tensor)
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj())
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
 
 
 def is_finite(bounds: Range) -> bool:

@@ -9,8 +9,8 @@ The copy goes to `torch.compile` (where the backend is one of its own) or to the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,9 +28,6 @@ from cabw_viz.replay.placement.unpacking import unpack_first
 REASON_LENGTH = 600
 """Characters of a compiler's explanation that are kept."""
 
-IS_ADDED = "cabw_viz_is_added"
-"""True in the `meta` of a graph node that is not the capture's."""
-
 
 @dataclass(frozen=True)
 class CompiledRun:
@@ -42,19 +39,36 @@ class CompiledRun:
     """What `torch.autograd.grad` returns."""
     graph_count: int | None
     """How many graphs `torch.compile` made of it; None where it was not asked."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """Of the graph nodes that are observed, by name."""
 
 
-def run_compiled(placed: PlacedGraph, target: Target) -> CompiledRun:
+@dataclass(frozen=True)
+class Observation:
+    """Graph nodes whose values a compiled graph returns too."""
+
+    names: frozenset[str] = frozenset()
+    at_calls: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    """For each node that calls an autograd node: a name for each gradient that it takes, and that gradient's node. The
+    value is copied right before the call, and those of `names` where they are made: code of the user's may write to
+    them later. Empty where there is no such code; then nothing is copied."""
+
+
+NOTHING = Observation()
+
+
+def run_compiled(placed: PlacedGraph, target: Target, observation: Observation = NOTHING) -> CompiledRun:
     """Compile a graph, and run it once.
 
     Args:
         placed: the graph.
         target: where it is placed, with a backend that is not `eager`.
+        observation: graph nodes whose values are wanted too.
 
     Raises:
         CabwError: the backend cannot compile it, or what it made raises; names the backend and gives its reason.
     """
-    graph, numbers = gradients_as_outputs(placed)
+    graph, names, numbers = gradients_as_outputs(placed, observation)
     with (
         oom_as_cabw_error(lambda: f"the graph that {target.backend_name} compiled was running", target.device),
         placed.execution_context(),
@@ -63,8 +77,10 @@ def run_compiled(placed: PlacedGraph, target: Target) -> CompiledRun:
         inputs += unpack_first(graph, placed.arguments)
         with torch_adapter.compiling():
             outputs, graphs = _outputs(graph, placed, target, (inputs, *rest))
-    count = len(outputs) - len(numbers)
-    return CompiledRun(dict(zip(numbers, outputs[count:], strict=True)), outputs[:count], graphs)
+    count = len(outputs) - len(numbers) - len(names)
+    returned, added = outputs[:count], outputs[count:]
+    values = dict(zip(names, added[: len(names)], strict=True))
+    return CompiledRun(dict(zip(numbers, added[len(names) :], strict=True)), returned, graphs, values)
 
 
 def _outputs(
@@ -97,13 +113,16 @@ def _failure(target: Target, error: Exception) -> CabwError:
     )
 
 
-def gradients_as_outputs(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, list[int]]:
+def gradients_as_outputs(
+    placed: PlacedGraph, observation: Observation = NOTHING
+) -> tuple[torch.fx.GraphModule, list[str], list[int]]:
     """A copy of a graph that returns the gradients which it would accumulate, behind what it returned before.
 
     Hooks are left out, gradients summed and copied as by `GradientCollector`.
 
     Returns:
-        The copy, and the number of the accumulate node of each added output, in order.
+        The copy; the name of each observed value and the number of the accumulate node of each gradient among the added
+        outputs, in order.
     """
     record, hooks = placed.record, placed.hooks == "run"
     copy = torch.fx.Graph()
@@ -111,13 +130,9 @@ def gradients_as_outputs(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, lis
     gradients: dict[int, Any] = {}
     sizes = {size.graph_node: size.value for size in record.sizes}
     kept = accumulations_to_copy(placed)
-    captured = [node for node in placed.module.graph.nodes if not node.meta.get(IS_ADDED)]
-    rows = dict(zip(captured, record.graph_nodes, strict=True))
-    for node in placed.module.graph.nodes:
-        if node not in rows:
-            copies[node] = copy.node_copy(node, copies.__getitem__)
-            continue
-        row = rows[node]
+    values = _NodeValues(observation, copy)
+    for node, row in zip(placed.module.graph.nodes, record.graph_nodes, strict=True):
+        values.add_at_call(node)
         kind = torch_adapter.hook_type(node.target, node.kwargs)
         if node.target is torch_adapter.call_accumulate_grad or node.target is torch_adapter.call_cpp_tensor_pre_hooks:
             accumulates = node.target is torch_adapter.call_accumulate_grad
@@ -134,13 +149,41 @@ def gradients_as_outputs(placed: PlacedGraph) -> tuple[torch.fx.GraphModule, lis
             copies[node] = sizes[row.inputs[0]]
         elif node.op == "output":
             returned = torch.fx.map_arg(node.args[0], copies.__getitem__)
-            copy.output([*returned, *gradients.values()])
+            copy.output([*returned, *values.outputs.values(), *gradients.values()])
         elif row.kind == "gradient_sum":
             terms = torch.fx.map_arg(node.args, copies.__getitem__)
             copies[node] = copy.call_function(sum_of_gradients, terms)
         else:
             copies[node] = copy.node_copy(node, copies.__getitem__)
-    return torch.fx.GraphModule(placed.module, copy), list(gradients)
+        values.add(node, copies.get(node))
+    return torch.fx.GraphModule(placed.module, copy), list(values.outputs), list(gradients)
+
+
+class _NodeValues:
+    """The values of the nodes of an observation, in a graph that is being built."""
+
+    def __init__(self, observation: Observation, graph: torch.fx.Graph) -> None:
+        self._observation, self._graph = observation, graph
+        self._by_name: dict[str, Any] = {}
+        self.outputs: dict[str, Any] = {}
+
+    def add(self, node: torch.fx.Node, value: Any) -> None:
+        """Add the value of a node that has just been built, if it is to be returned."""
+        self._by_name[node.name] = value
+        if node.name in self._observation.names:
+            self.outputs[node.name] = self._copied(value) if self._observation.at_calls else value
+
+    def add_at_call(self, node: torch.fx.Node) -> None:
+        """Add what a node takes that is about to be built."""
+        for site, name in self._observation.at_calls.get(node.name, ()):
+            self.outputs[site] = self._copied(self._by_name[name])
+
+    def _copied(self, value: Any) -> Any:
+        return self._graph.call_function(_copy_of, (value,)) if isinstance(value, torch.fx.Node) else value
+
+
+def _copy_of(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _compile(graph: torch.fx.GraphModule, target: Target) -> tuple[Callable[..., Any], bool]:
