@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-import cabw_viz
 from tests.captures import OverwritesGradient, capture_of, capture_of_run, leaf
 from tests.faults import planted, scaled, with_a_nan
 
@@ -20,13 +19,20 @@ def product_with_a_post_hook(a, b, hook):
     return result.sin().sum()
 
 
+def doubled(gradients, _):
+    return tuple(None if g is None else g * 2 for g in gradients)
+
+
+def unchanged(gradients, _):
+    return None
+
+
 @pytest.mark.parametrize("kind", ["backward", "grad"])
 @pytest.mark.parametrize("changes", [True, False])
 def test_a_post_hook_on_a_node_of_which_some_gradients_are_wanted(kind, changes):
     a, b = leaf(4), leaf(4)
 
-    def hook(grad_inputs, _):
-        return tuple(None if g is None else g * 2 for g in grad_inputs) if changes else None
+    hook = doubled if changes else unchanged
 
     def run():
         loss = product_with_a_post_hook(a, b, hook)
@@ -39,7 +45,7 @@ def test_a_post_hook_on_a_node_of_which_some_gradients_are_wanted(kind, changes)
     hooks = [row for row in capture.record.graph_nodes if row.kind == "hook"]
     with planted(hooks[0].name, scaled):
         first = capture.divergence().first
-    assert (first.kind, first.name) == ("hook", "hook hook of MulBackward0"), first
+    assert (first.kind, first.name) == ("hook", f"hook {hook.__name__} of MulBackward0"), first
 
 
 def test_two_post_hooks_in_a_row_are_steps_of_their_own():
@@ -128,19 +134,17 @@ def test_a_gradient_that_is_written_to_in_place_charges_nobody(loss, backend):
 @pytest.mark.parametrize("loss", WRITES, ids=lambda loss: loss.__name__)
 def test_beside_writes_in_place_a_fault_is_charged_to_its_node(loss):
     capture = written(loss)
-    names = {row.name for row in capture.record.autograd_nodes}
-    for name in names & {"SinBackward0", "MulBackward0", "ExpBackward0"}:
-        report = capture.divergence(backend=faulty_node(f"ops.{name}"))
+    for call, name in {"mul_backward0": "MulBackward0", "sin_backward0": "SinBackward0"}.items():
+        report = capture.divergence(backend=faulty_node(call))
         assert [row.name for row in report.culprits] == [name], report
 
 
-def faulty_node(target):
+def faulty_node(call_name):
     """`aot_eager`, but the first gradient of one kind of autograd node is off by a thousandth."""
 
     def faulty(graph):
-        call = next(node for node in graph.graph.nodes if str(node.target) == target or target in repr(node.target))
-        (checked,) = (user for user in call.users if "validate_outputs" in user.name)
-        gradient = next(user for user in checked.users if user.args[1] == 0)
+        call = next(node for node in graph.graph.nodes if node.name == call_name)
+        gradient = next(user for user in call.users if user.args[1] == 0)
         with graph.graph.inserting_after(gradient):
             wrong = graph.graph.call_function(torch.mul, (gradient, 1.001))
         gradient.replace_all_uses_with(wrong, delete_user_cb=lambda user: user is not wrong)
@@ -168,6 +172,7 @@ def test_an_expanded_gradient_without_elements():
     assert capture.divergence().ok
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
 def test_complex_half():
     x = leaf(3)
     gradient = torch.randn(3).chalf()
@@ -185,14 +190,12 @@ def log_of_a_negative_number():
     t, x = torch.rand(10, 10), leaf(10, 10)
     t[0, 0] = -1.0
     t.requires_grad_()
-    return capture_of(
-        {"x": x, "t": t}, lambda: torch.nn.functional.kl_div(x, t, reduction="batchmean"), lines=False
-    )
+    return capture_of({"x": x, "t": t}, lambda: torch.nn.functional.kl_div(x, t, reduction="batchmean"), lines=False)
 
 
 def test_a_nan_on_both_sides_beside_rounding_is_no_divergence():
     capture = log_of_a_negative_number()
-    (total,) = (row for row in capture.record.graph_nodes if row.kind == "gradient_sum")
+    total = [row for row in capture.record.graph_nodes if row.kind == "gradient_sum"][-1]
     with planted(total.name, lambda g: g * (1 + 1e-7)):
         report = capture.divergence()
     assert report.ok, report
@@ -204,7 +207,7 @@ def test_a_nan_on_both_sides_beside_rounding_is_no_divergence():
 @pytest.mark.parametrize("fault", [scaled, with_a_nan], ids=lambda fault: fault.__name__)
 def test_a_fault_beside_a_nan_on_both_sides_is_charged(fault):
     capture = log_of_a_negative_number()
-    (total,) = (row for row in capture.record.graph_nodes if row.kind == "gradient_sum")
+    total = [row for row in capture.record.graph_nodes if row.kind == "gradient_sum"][-1]
     with planted(total.name, fault):
         report = capture.divergence()
     assert [row.kind for row in report.culprits] == ["gradient_sum"], report
