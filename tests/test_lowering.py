@@ -31,11 +31,9 @@ REFUSED = {
     "fn_compiled_aot": ("CompiledFunctionBackward (#2)", "aot0_transpose_1"),
     "fn_cpp_collective": ("MulBackward0 (#2)", "is a AsyncCollectiveTensor"),
     "ho_vmap_over_grad": ("GraphRoot (#0)", "escaped from inside a function being vmapped"),
-    "hook_accgrad_node_post": ("AccumulateGrad w3 (#5)", "writes to a tensor that is none of its inputs"),
     "hook_enable_inside_backward": ("MulBackward0 (#2)", "accumulates into .grad"),
     "hook_multi_grad": ("AccumulateGrad c (#4)", "inside a backward call"),
     "hook_queue_callback": ("SinkBackward (#3)", "during backward pass"),
-    "kind_fsdp2_one_rank": ("AddmmBackward0 (#3)", "during backward pass"),
     "kind_sparse_mm_both_sparse": ("SparseAddmmBackward0 (#3)", "compute their outputs' shapes without values"),
     "kind_wrapper_subclass_compiled": ("GraphRoot (#0)", "is a TwoTensor"),
 }

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from cabw_viz.errors import CabwError
+from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.record.results import NO_RESULTS
 from cabw_viz.replay import timing
 from cabw_viz.replay.replay import Replay
@@ -155,13 +155,19 @@ def test_data_that_a_hook_assigns_between_two_runs_is_refused_by_name():
         return product.sum()
 
     capture = capture_of({"weight": weight}, loss)
-    with pytest.raises(CabwError, match=r"weight .* has other memory"):
+    memory, value = weight.data_ptr(), weight.detach().clone()
+    with (
+        pytest.raises(CabwError, match=r"weight .* has other memory"),
+        pytest.warns(CabwWarning, match="has other memory: its .data was assigned"),
+    ):
         capture.times(2)
+    assert weight.data_ptr() == memory
+    assert torch.equal(weight, value)
 
 
 def pretend_accelerator(monkeypatch, synchronize):
     """The CPU as an accelerator."""
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cpu"))
     monkeypatch.setattr(torch.accelerator, "synchronize", synchronize)
 
 

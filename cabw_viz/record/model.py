@@ -31,6 +31,8 @@ class Hook:
     """Ordinal of the graph node that calls it; None where the graph was not finished."""
     input: int | None = None
     """For a hook on a tensor: which of the gradients that enter the autograd node it sees; None for other hooks."""
+    framework: str = ""
+    """The training framework that it belongs to (`FSDP`): no replay runs it. Empty for the user's own."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,8 @@ class AutogradNode:
     """The gradients that flow out, as the nodes that they go to expect them; None for one that goes nowhere."""
     aot_graph: int | None = None
     """For the backward of a compiled region: which one, as in the names of its graph nodes (`aot0_mm`)."""
+    framework: str = ""
+    """For a Function of a training framework that no replay runs: the framework's name; its gradients pass on."""
 
 
 @dataclass(frozen=True)
@@ -332,6 +336,17 @@ class CaptureRecord:
     """What stopped the trace; the rest of the record is then what was known until that moment."""
     seconds: float = field(default=0.0, compare=False)
     """Wall time that the capture took, the user's own run not included."""
+
+    @cached_property
+    def frameworks(self) -> tuple[str, ...]:
+        """Training frameworks whose hooks and Functions stand in the backward, and are left out of replays."""
+        return tuple(sorted(set(self.framework_calls)))
+
+    @cached_property
+    def framework_calls(self) -> tuple[str, ...]:
+        """The framework of each of these hooks and Functions."""
+        hooks = [hook.framework for node in self.autograd_nodes for hook in node.hooks]
+        return tuple(name for name in (*hooks, *(node.framework for node in self.autograd_nodes)) if name)
 
     @cached_property
     def by_number(self) -> dict[int, AutogradNode]:

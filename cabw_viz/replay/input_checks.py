@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, CaptureRecord, LiftedInput
 from cabw_viz.runtime.bit_sums import BitSum, bit_sums, has_same_bits
@@ -24,6 +25,10 @@ def check_inputs(capture: RunnableCapture) -> None:
     record = capture.record
     bits = bit_sums(capture.arguments.inputs)
     for row in record.inputs:
+        if record.is_only_accumulated(row) and record.frameworks:  # a parameter that its framework has moved on
+            continue
+        if torch_adapter.is_freed(capture.arguments.inputs[row.index]):
+            raise _freed_error(record, row)
         change = _change(row, capture, bits[row.index])
         if change and not is_old_gradient(record, row) and not _is_running_statistic(record, row):
             raise CabwError(
@@ -47,6 +52,16 @@ def _change(row: LiftedInput, capture: RunnableCapture, bits: BitSum) -> str:
             f"was changed in place since the backward was captured (version {version} then, {version_of(tensor)} now)"
         )
     return "" if has_same_bits(arguments.bits[row.index], bits) else f"{BITS_CHANGED}; no version counts that write"
+
+
+def _freed_error(record: CaptureRecord, row: LiftedInput) -> CabwError:
+    sharding = [name for name in record.frameworks if name in torch_adapter.SHARDING]
+    return CabwError(
+        f"the memory of {record.input_label(row)} was freed after the backward"
+        + (f", by {sharding[0]}, which gathers parameters only while they are in use" if sharding else ""),
+        expected="inputs as they were when the backward ran",
+        try_='capture(..., run="eager", gradients="leaves"), which copies sharded parameters while they are gathered',
+    )
 
 
 def _check_packed(capture: RunnableCapture) -> None:

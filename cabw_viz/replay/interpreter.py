@@ -11,7 +11,8 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.model import AutogradNode, CaptureRecord
+from cabw_viz.replay.hook_policy import is_left_out
 from cabw_viz.replay.placement.engine_rules import accumulations_to_copy, copy_of_gradient, sum_of_gradients
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.progress import NO_PROGRESS
@@ -24,7 +25,7 @@ class GradientCollector(torch.fx.Interpreter):
     └─ call_function
        ├─ accumulate_grad  gradient collected under its autograd node's number; `.grad` untouched
        ├─ torch.add        as the engine sums gradients: one that does not exist is left out
-       ├─ call_hook        post-accumulate hooks left out; the others run, or are left out with hooks="drop"
+       ├─ call_hook        those that follow an accumulation left out; the others run, unless hooks="drop"
        ├─ C++ hooks        left out: they are those of retain_grad(), which only look
        └─ everything else  as PyTorch would
     """
@@ -58,7 +59,7 @@ class GradientCollector(torch.fx.Interpreter):
         if target is torch_adapter.call_cpp_tensor_pre_hooks:
             return self._collect(self._kept(torch_adapter.hook_input(args)))
         kind = torch_adapter.hook_type(target, kwargs)
-        if kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and self.placed.hooks == "drop"):
+        if kind is not None and is_left_out(self._autograd_node(), kind, self.placed.hooks):
             return torch_adapter.hook_input(args)
         if kind == "unpack_hook":
             with self.while_unpacking():
@@ -68,7 +69,7 @@ class GradientCollector(torch.fx.Interpreter):
     def location(self) -> str:
         """The autograd node and the graph node at which the run is."""
         row = self.rows[self.current.name] if self.current is not None else self.record.graph_nodes[0]
-        node = self.record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
+        node = self._autograd_node()
         graph_node = f"graph node {row.name}"
         return graph_node if node is None else f"{self.record.label(node)} (#{node.number}), {graph_node}"
 
@@ -97,6 +98,11 @@ class GradientCollector(torch.fx.Interpreter):
         """What accumulation keeps of a gradient: no later write to the gradient changes it."""
         copies = self.current is not None and self.current.name in self._copied
         return copy_of_gradient(gradient) if copies else gradient
+
+    def _autograd_node(self) -> AutogradNode | None:
+        """The autograd node whose graph node runs; None between them."""
+        number = self.rows[self.current.name].autograd_node if self.current is not None else None
+        return None if number is None else self.record.by_number.get(number)
 
     def _collect(self, gradient: Any) -> Any:
         number = self.rows[self.current.name].autograd_node if self.current is not None else None

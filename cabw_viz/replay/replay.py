@@ -11,6 +11,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.kinds import HookKind
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import HOOK_POLICIES, HookPolicy
+from cabw_viz.replay.framework_checks import check_frameworks
 from cabw_viz.replay.input_checks import check_inputs
 from cabw_viz.replay.interpreter import GradientCollector, leaf_gradients
 from cabw_viz.replay.placement.compiled import run_compiled
@@ -41,8 +42,9 @@ class ReplayResult:
 class Replay:
     """A captured graph that runs again, as often as wanted.
 
-    Nothing is written: gradients are collected instead of accumulated, post-accumulate hooks are left out, the
-    random state comes back. Other hooks run again and may have effects of their own, unless `hooks="drop"`.
+    Nothing is written: gradients are collected instead of accumulated, hooks that follow an accumulation and those of
+    training frameworks are left out, the random state comes back. Other hooks run again, unless `hooks="drop"`; what
+    they change of the user's modules and leaves is put back (`user_state.guard`).
 
     Replay(captured, target, hooks)    checks the hooks, and that there is a graph
     ├─ at(target)                      the same capture at another target
@@ -66,6 +68,7 @@ class Replay:
         self.target = target
         self._hooks: HookPolicy = hooks
         self.capture = captured.runnable()
+        check_frameworks(self.capture, hooks)
         self._placed: dict[Target, PlacedGraph] = {}
 
     def at(self, target: Target) -> Replay:

@@ -17,6 +17,7 @@ from cabw_viz.runtime.bit_sums import BitSum, bit_sums, has_same_bits
 from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
 from cabw_viz.runtime.recomputation import Recomputation
 from cabw_viz.runtime.tensor_state import copy_of, storage_location, version_of
+from cabw_viz.runtime.user_objects import UserObjects
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
@@ -71,6 +72,7 @@ class Arguments:
     sizes: list[Any]
     scalars: list[Any]
     hooks: tuple[Any, ...]
+    """Hooks, unpack hooks and ctxs; stand-ins for those of training frameworks, see `torch_adapter.framework_hooks`."""
     packed_data: tuple[Any, ...]
     versions: tuple[int | None, ...]
     """In-place version of each input at the time of the capture; None where a tensor keeps none."""
@@ -98,9 +100,8 @@ class Arguments:
         sizes, scalars, hooks, packed = rest
         tensors = [copy_of(tensor) if index in copied else tensor for index, tensor in enumerate(inputs)]
         versions, locations = tuple(map(version_of, tensors)), tuple(map(storage_location, tensors))
-        arguments = cls(
-            tensors, list(sizes), list(scalars), tuple(hooks), tuple(packed), versions, locations, (), (), scratch
-        )
+        own = tuple(map(torch_adapter.without_framework, hooks))
+        arguments = cls(tensors, list(sizes), list(scalars), own, tuple(packed), versions, locations, (), (), scratch)
         packed_bits = bit_sums(tensor for _, tensor in arguments.packed_tensors)
         return replace(arguments, bits=bit_sums(tensors), packed_bits=packed_bits)
 
@@ -119,6 +120,16 @@ class Arguments:
     def size_values(self) -> tuple[int, ...]:
         """The sizes as numbers. PyTorch passes one above 0 as `torch.empty(0, n)`, so that it can be marked dynamic."""
         return tuple(int(size.shape[1]) if isinstance(size, torch.Tensor) else int(size) for size in self.sizes)
+
+    def with_inputs(self, copies: dict[int, Any]) -> Arguments:
+        """The same with other tensors in the place of some inputs, by index."""
+        tensors = [copies.get(index, tensor) for index, tensor in enumerate(self.inputs)]
+        versions, locations, bits = list(self.versions), list(self.storage_locations), list(self.bits)
+        for (index, tensor), sums in zip(copies.items(), bit_sums(copies.values()), strict=True):
+            versions[index], locations[index], bits[index] = version_of(tensor), storage_location(tensor), sums
+        return replace(
+            self, inputs=tensors, versions=tuple(versions), storage_locations=tuple(locations), bits=tuple(bits)
+        )
 
     def is_changed(self) -> bool:
         """Whether any input has been changed in place since `versions` and `bits` were noted."""
@@ -149,11 +160,13 @@ class CaptureState:
     """What went wrong while it was watched; empty where nothing did."""
     derived: dict[type, Any] = field(default_factory=dict)
     """What was worked out of the graph once, by its class."""
+    users: UserObjects | None = None
+    """The user's modules and leaves, which later runs must leave as they are."""
     released: bool = False
 
     def release(self) -> None:
         """Drop every tensor."""
-        self.graph = self.arguments = self.thread_state = None
+        self.graph = self.arguments = self.thread_state = self.users = None
         self.recomputation = Recomputation()
         self.reference, self.grads_before, self.derived = {}, {}, {}
         if self.node_gradients is not None:
@@ -187,7 +200,9 @@ class Captured:
                 expected="a backward that compiled autograd can trace",
                 try_="cap.error and session.events, which say what stopped the trace",
             )
-        return RunnableCapture(self.record, state.graph, state.arguments, state.thread_state, state.recomputation)
+        return RunnableCapture(
+            self.record, state.graph, state.arguments, state.thread_state, state.recomputation, state.users
+        )
 
     def check_reference(self) -> None:
         """Raise a CabwError where the user's own run left nothing to compare with."""
@@ -222,3 +237,4 @@ class RunnableCapture:
     arguments: Arguments
     thread_state: ThreadState
     recomputation: Recomputation
+    users: UserObjects | None = None

@@ -10,7 +10,9 @@ from cabw_viz import torch_adapter
 
 
 def copy_of(tensor: Any) -> Any:
-    """A copy that later in-place changes do not reach, strides kept."""
+    """A copy that later in-place changes do not reach, strides kept; a tensor whose memory is freed as it is."""
+    if isinstance(tensor, torch.Tensor) and torch_adapter.is_freed(tensor):
+        return tensor
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if isinstance(tensor, torch.Tensor) else tensor
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from cabw_viz.replay.parity.gradient_pairs import ParityOptions
 from cabw_viz.replay.placement.target import resolve_target
 from cabw_viz.replay.replay import Replay
 from cabw_viz.replay.timing import time_nodes
+from cabw_viz.replay.user_state.guard import unchanged_user_state
 from cabw_viz.runtime.capture_state import Captured, CaptureState
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.divergence_report import DivergenceReport
@@ -91,6 +93,13 @@ class Capture:
                 try_="with cabw_viz.capture(model) as session: ..., then session[0]",
             )
         return Captured(self._record, self._state)
+
+    @contextmanager
+    def _running(self) -> Iterator[Captured]:
+        """The record and the state, for methods that run the graph; what belongs to the user is put back at the end."""
+        captured = self._captured
+        with unchanged_user_state(captured.state.users, captured.record):
+            yield captured
 
     def _release(self) -> None:
         """Drop every tensor; record and results stay."""
@@ -190,8 +199,10 @@ class Capture:
     ) -> dict[str, torch.Tensor]:
         """Run the captured graph again, anywhere, and return the gradients by name; nothing is written.
 
-        A tied parameter stands under each of its names. Post-accumulate hooks are left out; other hooks run
-        again unless `hooks="drop"`, and `hooks="refuse"` raises if there are any.
+        A tied parameter stands under each of its names. Hooks that follow an accumulation, and hooks of FSDP and
+        other training frameworks, are left out: the gradients are this process's own. Other hooks run again unless
+        `hooks="drop"`, and `hooks="refuse"` raises if there are any; what they change of the model is put back, with
+        a `CabwWarning`.
 
         Args:
             device: where; anything torch names, or `auto` for the current accelerator. None: where it was captured.
@@ -211,7 +222,8 @@ class Capture:
                 the backend or PyTorch cannot run the graph; memory ran out.
         """
         target = resolve_target(device, dtype, backend)
-        gradients = Replay(self._captured, target, hooks).gradients()
+        with self._running() as captured:
+            gradients = Replay(captured, target, hooks).gradients()
         return {name: gradient for index, gradient in gradients.items() for name in self.record.leaves[index].names}
 
     def parity(  # noqa: PLR0913  # every one of these is a choice of its own, and given by its name
@@ -249,7 +261,8 @@ class Capture:
         """
         target = resolve_target(device, dtype, backend)
         options = ParityOptions(hooks, rtol, atol, target, exact, measures_named(measures))
-        comparison = parity_of.parity(self._captured, options)
+        with self._running() as captured:
+            comparison = parity_of.parity(captured, options)
         self._keep(comparison=comparison)
         return ParityReport(comparison)
 
@@ -284,7 +297,8 @@ class Capture:
                 keeps them), or the backward ran through compiled autograd, where they cannot be seen.
         """
         target = resolve_target(device, dtype, backend)
-        divergence = divergence_of.divergence(self._captured, target=target, hooks=hooks, rtol=rtol, atol=atol)
+        with self._running() as captured:
+            divergence = divergence_of.divergence(captured, target=target, hooks=hooks, rtol=rtol, atol=atol)
         self._keep(divergence=divergence)
         return DivergenceReport(divergence)
 
@@ -305,7 +319,8 @@ class Capture:
         Raises:
             CabwError: it cannot be lowered; names the autograd node and the reason.
         """
-        lowered = lower(self._captured, hooks=hooks, symbolic=symbolic, tied=tied)
+        with self._running() as captured:
+            lowered = lower(captured, hooks=hooks, symbolic=symbolic, tied=tied)
         self._keep(lowered=lowered_nodes(lowered))
         return lowered
 
@@ -329,7 +344,8 @@ class Capture:
         Raises:
             CabwError: as `replay`, and where `repeats` is no count.
         """
-        times = time_nodes(Replay(self._captured, resolve_target(device), hooks), repeats=repeats)
+        with self._running() as captured:
+            times = time_nodes(Replay(captured, resolve_target(device), hooks), repeats=repeats)
         self._keep(node_seconds=times.seconds)
         return tables.time_frame(self.record, self.results)
 
@@ -356,7 +372,8 @@ class Capture:
         Raises:
             CabwError: as `replay`, and where a tensor of a subclass (DTensor) is met, which cannot be watched.
         """
-        self._keep(execution=audit_of.audit(self._captured, hooks).touches)
+        with self._running() as captured:
+            self._keep(execution=audit_of.audit(captured, hooks).touches)
         return self.touches()
 
     def __repr__(self) -> str:

@@ -16,6 +16,8 @@ gives one clear error that names the version of PyTorch, and not a wrong record.
     dispatch, dtypes   operators by their schemas; dtypes by their numbers
     tensors, modes     storages and watched tensors; dispatch modes, function modes, proxies
     frames             frames of PyTorch's own code
+    framework_hooks    hooks of FSDP, DDP and others, which must run once
+    settings           modes and settings of a process
     symbolic           symbolic shapes, fake tensors, make_fx
     dynamo             what Dynamo has compiled, and contexts around its compilations
 
@@ -111,6 +113,15 @@ try:
         is_called_by_name,
         is_dispatch_code,
     )
+    from cabw_viz.torch_adapter.framework_hooks import (
+        REDUCING,
+        SHARDING,
+        FrameworkContext,
+        FrameworkHook,
+        queues_callback,
+        unknown_function_of,
+        without_framework,
+    )
     from cabw_viz.torch_adapter.graph_calls import (
         NODE_CALL,
         accumulated_gradient,
@@ -134,6 +145,7 @@ try:
         input_index,
         is_aot_prologue,
         is_validate_outputs,
+        lifted_index,
         needs_input_grad,
         op_name,
         packed_index,
@@ -178,6 +190,10 @@ try:
         saved_tensor_errors,
         saved_values,
     )
+    from cabw_viz.torch_adapter.settings import (
+        Setting,
+        settings,
+    )
     from cabw_viz.torch_adapter.symbolic import (
         NO_FAKE_KERNEL,
         UNTRACEABLE,
@@ -206,11 +222,15 @@ try:
         inner_tensors,
         is_batched,
         is_fake,
+        is_freed,
         is_wrapper_subclass,
         memory_of,
+        plain_parts,
         plain_shape,
+        set_version,
         shape_of,
         share_storage,
+        storage_identity,
         storages_of,
         tree_leaves,
         tree_map_only,

@@ -36,6 +36,16 @@ def version(tensor: torch.Tensor) -> int:
     return tensor._version
 
 
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Set how often a tensor's storage counts as written to."""
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def storage_identity(storage: torch.UntypedStorage) -> int:
+    """The identity of a storage in C++, which stays when it is resized."""
+    return int(storage._cdata)
+
+
 def share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two strided tensors lie in the same memory; False where one has none of its own (functorch's)."""
     try:
@@ -82,7 +92,8 @@ def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     if not is_wrapper_subclass(tensor):
         return []
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # of the subclass, as was checked
-    return [(name, getattr(tensor, name)) for name in names]
+    inner = ((name, getattr(tensor, name)) for name in names)  # others are objects: a DTensor's device mesh
+    return [(name, value) for name, value in inner if isinstance(value, torch.Tensor)]
 
 
 def can_be_watched(value: Any) -> bool:
@@ -163,6 +174,29 @@ def plain_size(size: Any) -> int:
 def plain_shape(shape: Iterable[Any]) -> tuple[int, ...]:
     """A shape as plain numbers; see `plain_size`."""
     return tuple(plain_size(size) for size in shape)
+
+
+def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The strided tensors that hold a tensor's elements: itself, or what a wrapper subclass is made of."""
+    if is_wrapper_subclass(tensor):
+        return [part for _, each in inner_tensors(tensor) for part in plain_parts(each)]
+    return [tensor] if tensor.layout is torch.strided and not tensor.is_nested else []
+
+
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory was freed while the tensor lives on, as FSDP does with parameters between uses."""
+    return any(_lacks_memory(part) for part in plain_parts(tensor))
+
+
+def _lacks_memory(tensor: torch.Tensor) -> bool:
+    if not tensor.numel() or tensor.device.type == "meta":
+        return False
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    try:
+        available = tensor.untyped_storage().nbytes()
+    except RuntimeError:  # functorch's wrappers have none
+        return False
+    return bool(available < (tensor.storage_offset() + reach + 1) * tensor.element_size())
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from cabw_viz.runtime.recomputation import recomputation_of
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing import extract, saved_tensors
 from cabw_viz.tracing.deleted_meta import MetaLookups
-from cabw_viz.tracing.leaves import leaves_of
+from cabw_viz.tracing.leaves import leaves_of, variables_of
 from cabw_viz.tracing.metadata import with_metadata
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import NumberedNodes, number_nodes
@@ -77,7 +77,9 @@ class BackwardTrace:
         numbering = number_nodes(engine_call.roots, engine_call.inputs)
         leaves = leaves_of(engine_call, numbering, names)
         nodes = extract.autograd_nodes(numbering)
-        return cls(call, engine_call, run, compiler, names, provenance, numbering, nodes, leaves, started=started)
+        trace = cls(call, engine_call, run, compiler, names, provenance, numbering, nodes, leaves, started=started)
+        trace.state.users = provenance.user_objects(variables_of(leaves, numbering))
+        return trace
 
     def __post_init__(self) -> None:
         self._saved_tensors: SavedTensorIndex | None = None

@@ -263,6 +263,7 @@ def complete_nodes(
     """
     graph_nodes_of: dict[int, list[int]] = {}
     hooks_of: dict[int, list[Hook]] = {}
+    frameworks: dict[int, str] = {}
     for row in graph.nodes:
         if row.autograd_node is None:
             continue
@@ -271,6 +272,8 @@ def complete_nodes(
             call = graph.fx_nodes[row.ordinal]
             hook = replace(_hook(call, row.ordinal, hooks), input=hooked.get(call))
             hooks_of.setdefault(row.autograd_node, []).append(hook)
+        elif graph.fx_nodes[row.ordinal].target is torch_adapter.call_backward:
+            frameworks[row.autograd_node] = _framework(_lifted_object(graph.fx_nodes[row.ordinal], hooks))
     leaf_of = {leaf.autograd_node: i for i, leaf in enumerate(leaves)}
     return tuple(
         replace(
@@ -279,6 +282,7 @@ def complete_nodes(
             hooks=tuple(hooks_of.get(node.number, ())),
             graph_nodes=tuple(graph_nodes_of.get(node.number, ())),
             aot_graph=_aot_graph(node, [graph.nodes[i].name for i in graph_nodes_of.get(node.number, ())]),
+            framework=frameworks.get(node.number, ""),
         )
         for node in nodes
     )
@@ -295,9 +299,22 @@ def _hook(node: torch.fx.Node, ordinal: int, hooks: Sequence[Any] | None) -> Hoo
         return Hook("cpp_tensor_pre_hook", "<C++>", "", ordinal)
     kind = torch_adapter.hook_type(node.target, node.kwargs)
     assert kind is not None
-    index = torch_adapter.hook_index(node.args)
-    function = hooks[index] if hooks is not None and index is not None else None
-    return Hook(kind, *_describe_function(function), ordinal)
+    function = _lifted_object(node, hooks)
+    framework = _framework(function)
+    described = function.described if isinstance(function, torch_adapter.FrameworkHook) else function
+    return Hook(kind, *_describe_function(described), ordinal, framework=framework)
+
+
+def _lifted_object(node: torch.fx.Node, hooks: Sequence[Any] | None) -> Any:
+    """The hook that a graph node calls, or the ctx whose backward it calls; None where that is not known."""
+    index = torch_adapter.lifted_index(node.args[0])
+    return hooks[index] if hooks is not None and index is not None else None
+
+
+def _framework(lifted: Any) -> str:
+    """The framework that a hook or a ctx belongs to; empty for the user's own."""
+    is_framework = isinstance(lifted, torch_adapter.FrameworkHook | torch_adapter.FrameworkContext)
+    return lifted.framework if is_framework else ""
 
 
 def _describe_function(function: Any) -> tuple[str, str]:

@@ -67,6 +67,11 @@ class ModuleNames:
             return holder
         return ModuleName(_joined(holder.path, last), _class_of(module))
 
+    @property
+    def called(self) -> WeakIdKeyDictionary:
+        """The modules that were called, as weak keys; it grows with further calls."""
+        return self._numbers_of
+
     def forget(self) -> None:
         """Drop the reference to the subject."""
         self._subject = None

@@ -9,6 +9,7 @@ from typing import Any
 from cabw_viz import torch_adapter
 from cabw_viz.record.model import AutogradNode, SourceLine
 from cabw_viz.record.options import LinesMode
+from cabw_viz.runtime.user_objects import UserObjects
 from cabw_viz.tracing.module_calls import ModuleCall, ModuleCalls
 from cabw_viz.tracing.module_names import ModuleNames
 from cabw_viz.tracing.naming import Names
@@ -36,6 +37,10 @@ class Provenance:
         self.lines_off = reason_for_no_lines(self._mode, self._subject)
         self.lines = None if self.lines_off else SourceLines()
         self.calls = ModuleCalls(self._names, self.lines)
+
+    def user_objects(self, leaves: Sequence[Any]) -> UserObjects:
+        """What later runs must leave as it is: the subject, the modules that were called, and the leaves."""
+        return UserObjects.of(self._subject, self._names.called, leaves)
 
     def forget(self) -> None:
         """Drop the reference to the subject."""

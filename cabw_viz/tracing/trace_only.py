@@ -20,6 +20,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.cache_entry import CacheEntry
 from cabw_viz.tracing.capture_block import CaptureBlock
+from cabw_viz.tracing.gathered_parameters import gathered_parameters
 from cabw_viz.tracing.outcome import NewCapture, RanForeignGraph, TraceOutcome
 from cabw_viz.tracing.reference_gradients import keep_returned, watched_run
 from cabw_viz.tracing.tracer import TraceStopped, guarding
@@ -74,7 +75,10 @@ def run_in_eager(block: CaptureBlock, trace: BackwardTrace, outcome: TraceOutcom
         if not block.keeps_gradients:
             return call.run()
         nodes = outcome.record.autograd_nodes  # these know which hooks they carry
-        with watched_run(trace.state, trace.leaves, nodes, trace.numbering, block.budget):
+        with (
+            gathered_parameters(trace.state, outcome.record, trace.numbering, trace.names),
+            watched_run(trace.state, trace.leaves, nodes, trace.numbering, block.budget),
+        ):
             result = call.run()
     except BaseException as error:  # Ctrl-C too: the capture then has no reference, and its failure says why
         block.note_raised(outcome, error)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import weakref
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from cabw_viz.replay.lowering.guards import Guards
 from cabw_viz.replay.lowering.python_constants import PythonConstant, differing_structure, python_constants
 from cabw_viz.replay.lowering.signature import flat_values
 from cabw_viz.replay.replay import Replay
+from cabw_viz.replay.user_state.guard import unchanged_user_state
 from cabw_viz.runtime.capture_state import AUTOCAST_DEVICES, Captured
 from cabw_viz.runtime.fx_text import arguments_text
 
@@ -86,6 +88,16 @@ class Origin:
             )
         return Captured(self.record, state)
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """A context that leaves what belongs to the user as it is, random numbers apart."""
+        state = None if self._state is None else self._state()
+        if state is None or self.record is None:
+            yield
+            return
+        with unchanged_user_state(state.users, self.record, random=False):
+            yield
+
     def is_of(self, captured: Captured) -> bool:
         """Whether it is this capture."""
         return self._state is not None and captured.state is self._state()
@@ -135,9 +147,10 @@ class Lowered(torch.fx.GraphModule):
         Raises:
             CabwError: the graph was not made for an input; names it, with what was seen and expected.
         """
-        if not torch.compiler.is_compiling():
-            self.check(*inputs)
         with ExitStack() as stack:
+            if not torch.compiler.is_compiling():
+                self.check(*inputs)
+                stack.enter_context(self._parts.origin.unchanged())
             stack.enter_context(torch.no_grad())
             for device in AUTOCAST_DEVICES:
                 if torch.amp.autocast_mode.is_autocast_available(device) and torch.is_autocast_enabled(device):
@@ -177,7 +190,11 @@ class Lowered(torch.fx.GraphModule):
         inputs = flat_inputs(captured)
         if not self._parts.origin.is_of(captured):
             self._check_like(captured)
-        with captured.runnable().thread_state.restored(), torch_adapter.compiled_autograd_off():
+        with (
+            unchanged_user_state(captured.state.users, captured.record),
+            captured.runnable().thread_state.restored(),
+            torch_adapter.compiled_autograd_off(),
+        ):
             gradients = self(*inputs)
         pairs = zip(self._parts.indices, gradients, strict=True)
         return {name: gradient for index, gradient in pairs for name in captured.record.leaves[index].names}

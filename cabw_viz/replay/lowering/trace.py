@@ -29,6 +29,7 @@ from cabw_viz.replay.lowering.symbolic_trace import StandIn, SymbolicTrace, no_n
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.progress import Progress
 from cabw_viz.replay.replay import Replay
+from cabw_viz.replay.user_state.guard import unchanged_user_state
 from cabw_viz.runtime.capture_state import Arguments, Captured
 
 
@@ -63,6 +64,7 @@ def lower(captured: Captured, *, hooks: HookPolicy = "run", symbolic: bool = Tru
 
     symbols = [each.value for each in stand_ins if _is_traced(each.value)]
     with (
+        unchanged_user_state(captured.state.users, record),
         graph.thread_state.restored(),
         torch_adapter.compiled_autograd_off(),
         graph.recomputation.running(),

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from cabw_viz import torch_adapter
 from cabw_viz.record.model import CaptureRecord, Hook
 from cabw_viz.record.options import HookPolicy
 from cabw_viz.record.wording import counted, run_words
+from cabw_viz.replay.hook_policy import follows_accumulation
 from cabw_viz.replay.placement.target import Target
 from cabw_viz.replay.replay import ReplayResult
 
@@ -53,15 +55,27 @@ def _accumulate_hooks(record: CaptureRecord) -> list[Hook]:
     return [hook for node in record.autograd_nodes if node.kind == "accumulate_grad" for hook in node.hooks]
 
 
+def framework_note(record: CaptureRecord) -> str:
+    """What was left out of a replay because it belongs to a training framework."""
+    count = len(record.framework_calls)
+    reduces = not torch_adapter.REDUCING.isdisjoint(record.frameworks)
+    return f"in the replay {counted(count, 'hook')} of {' and '.join(record.frameworks)} did not run" + (
+        ": gradients are this process's own on both sides, before they are reduced" if reduces else ""
+    )
+
+
 def hook_notes(record: CaptureRecord, hooks: HookPolicy) -> Sequence[str]:
     """What a reader of a comparison must know about hooks, and about leaves where there are none."""
-    kinds = [hook.kind for node in record.autograd_nodes for hook in node.hooks]
-    post_accumulate, unpack = kinds.count("post_acc_grad_hook"), kinds.count("unpack_hook")
+    own = [(node, hook.kind) for node in record.autograd_nodes for hook in node.hooks if not hook.framework]
+    kinds = [kind for _, kind in own]
+    post_accumulate, unpack = sum(follows_accumulation(*each) for each in own), kinds.count("unpack_hook")
     retained = kinds.count("cpp_tensor_pre_hook")
     others = len(kinds) - post_accumulate - unpack - retained
     notes = []
     if record.run == "user" and any(hook.kind.startswith("post") for hook in _accumulate_hooks(record)):
         notes.append("hooks that follow an accumulation may have changed .grad before it was read")
+    if record.frameworks:
+        notes.append(framework_note(record))
     if others:
         notes.append(f"in the replay {counted(others, 'hook')} {'ran again' if hooks == 'run' else 'did not run'}")
     if unpack:

@@ -18,7 +18,9 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
+from cabw_viz.record.kinds import HookKind
 from cabw_viz.record.model import CaptureRecord, GraphNode
+from cabw_viz.replay.hook_policy import follows_accumulation
 from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
 from cabw_viz.runtime.capture_state import Arguments, RunnableCapture
 
@@ -43,14 +45,16 @@ def check_closure_tensors(capture: RunnableCapture, mapping: DeviceDtypeMap, *, 
             ctx = _lifted(torch_adapter.ctx_index(node.args), arguments)
             tensors = _tensors_of_attributes(torch_adapter.ctx_attributes(ctx))
             _refuse(record, row, mapping, ((f"its ctx.{name}", tensor) for name, tensor in tensors))
-        elif hooks and torch_adapter.hook_type(node.target, node.kwargs) not in _NOT_RUN:
+        elif hooks and _runs(record, row, torch_adapter.hook_type(node.target, node.kwargs)):
             hook = _lifted(torch_adapter.hook_index(node.args), arguments)
             name = getattr(hook, "__qualname__", type(hook).__qualname__)
             tensors = tensors_held_by(hook)
             _refuse(record, row, mapping, ((f"its hook {name} holds {label}, which", each) for label, each in tensors))
 
 
-_NOT_RUN = (None, "unpack_hook", "post_acc_grad_hook")
+def _runs(record: CaptureRecord, row: GraphNode, kind: HookKind | None) -> bool:
+    node = record.by_number.get(row.autograd_node) if row.autograd_node is not None else None
+    return kind not in (None, "unpack_hook") and not follows_accumulation(node, kind)
 
 
 def _refuse(

@@ -18,6 +18,7 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
+from cabw_viz.replay.hook_policy import is_left_out
 from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
 from cabw_viz.replay.placement.engine_rules import accumulations_to_copy, copy_of_gradient, sum_of_gradients
 from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
@@ -124,7 +125,7 @@ def gradients_as_outputs(
         The copy; the name of each observed value and the number of the accumulate node of each gradient among the added
         outputs, in order.
     """
-    record, hooks = placed.record, placed.hooks == "run"
+    record = placed.record
     copy = torch.fx.Graph()
     copies: dict[torch.fx.Node, Any] = {}
     gradients: dict[int, Any] = {}
@@ -143,7 +144,7 @@ def gradients_as_outputs(
                 copies[node] = copy.call_function(copy_of_gradient, (copies[node],))
             if row.autograd_node is not None:
                 gradients[row.autograd_node] = copies[node]
-        elif kind == "post_acc_grad_hook" or (kind not in (None, "unpack_hook") and not hooks):
+        elif kind is not None and is_left_out(record.by_number.get(row.autograd_node or -1), kind, placed.hooks):
             copies[node] = torch.fx.map_arg(torch_adapter.hook_input(node.args), copies.__getitem__)
         elif node.target is torch_adapter.unwrap_size:
             copies[node] = sizes[row.inputs[0]]

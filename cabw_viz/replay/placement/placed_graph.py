@@ -20,10 +20,12 @@ from cabw_viz.replay.placement.preserve_grad import preserving_grad_fields
 from cabw_viz.replay.placement.retarget_graph import retargeted_graph
 from cabw_viz.replay.placement.retarget_mode import RetargetMode
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
+from cabw_viz.replay.user_state.guard import unchanged_user_state
 from cabw_viz.runtime.bit_sums import bit_sums
 from cabw_viz.runtime.capture_state import Arguments, RunnableCapture, ThreadState
 from cabw_viz.runtime.recomputation import Recomputation
 from cabw_viz.runtime.tensor_state import version_of
+from cabw_viz.runtime.user_objects import UserObjects
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class PlacedGraph:
     mapping: DeviceDtypeMap | None = None
     """None where nothing moves."""
     mode: RetargetMode | None = None
+    users: UserObjects | None = None
+    """The user's modules and leaves, which a run leaves as they are."""
 
     @property
     def needs_tracing(self) -> bool:
@@ -70,6 +74,7 @@ class PlacedGraph:
         elif self.mapping is not None:
             autocast = tuple((self.mapping.device(torch.device(kind)).type, dtype) for kind, dtype in autocast)
         with ExitStack() as stack:
+            stack.enter_context(unchanged_user_state(self.users, self.record))
             stack.enter_context(replace(self.thread_state, autocast=autocast).restored())
             stack.enter_context(torch_adapter.compiled_autograd_off())
             stack.enter_context(preserving_grad_fields())
@@ -101,7 +106,9 @@ def place(capture: RunnableCapture, target: Target, hooks: HookPolicy) -> Placed
     """
     record, graph, arguments = capture.record, capture.graph, capture.arguments
     if not target.moves:
-        return PlacedGraph(record, graph, arguments, capture.thread_state, capture.recomputation, hooks, target)
+        return PlacedGraph(
+            record, graph, arguments, capture.thread_state, capture.recomputation, hooks, target, users=capture.users
+        )
     mapping = DeviceDtypeMap(target, arguments.inputs)
     check_closure_tensors(capture, mapping, hooks=hooks == "run")
     mode = RetargetMode(mapping)
@@ -114,7 +121,9 @@ def place(capture: RunnableCapture, target: Target, hooks: HookPolicy) -> Placed
         bits=bit_sums(inputs),
     )
     module = retargeted_graph(graph, mapping)
-    return PlacedGraph(record, module, moved, capture.thread_state, capture.recomputation, hooks, target, mapping, mode)
+    return PlacedGraph(
+        record, module, moved, capture.thread_state, capture.recomputation, hooks, target, mapping, mode, capture.users
+    )
 
 
 def _moved_inputs(record: CaptureRecord, inputs: list[Any], mapping: DeviceDtypeMap) -> list[Any]:

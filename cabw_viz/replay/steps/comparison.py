@@ -24,7 +24,6 @@ from cabw_viz.replay.steps.call_comparison import CallComparer
 from cabw_viz.replay.steps.eager_noise import EagerNoise, EagerPerturbations
 from cabw_viz.replay.steps.observing import CallResult, observe
 from cabw_viz.replay.steps.parameter_state import ParameterState
-from cabw_viz.replay.steps.random_state import RandomState
 from cabw_viz.replay.steps.step_plan import (
     AS_IS,
     COMPILED_AUTOGRAD,
@@ -35,6 +34,7 @@ from cabw_viz.replay.steps.step_plan import (
     StepMode,
     Variant,
 )
+from cabw_viz.runtime.random_state import RandomState
 
 T = TypeVar("T")
 
