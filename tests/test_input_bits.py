@@ -178,6 +178,24 @@ def test_what_a_hook_has_packed_is_checked_too():
         capture.parity()
 
 
+@pytest.mark.parametrize("packed", [lambda t: t, lambda t: (t.device, {"value": [t]})], ids=["bare", "nested"])
+def test_a_snapshot_copies_what_hooks_have_packed(packed):
+    """As `save_on_cpu` packs on the CPU: the tensors themselves, parameters among them, which SGD then changes."""
+
+    def unpack(each):
+        return each if isinstance(each, torch.Tensor) else each[1]["value"][0]
+
+    net = model()
+    with torch.autograd.graph.saved_tensors_hooks(packed, unpack):
+        loss = net(data()).square().sum()
+    capture = capture_of_run(net, loss.backward, snapshot=True)
+    reference = {name: each.grad.clone() for name, each in net.named_parameters()}
+    torch.optim.SGD(net.parameters(), 0.5).step()
+    assert all(torch.equal(each, reference[name]) for name, each in capture.replay().items())
+    assert capture.parity().ok
+    assert capture.divergence().ok
+
+
 def test_running_statistics_of_a_later_forward_are_let_through_in_training_only():
     for training in (True, False):
         torch.manual_seed(0)

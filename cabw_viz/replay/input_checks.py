@@ -75,7 +75,7 @@ def _check_packed(capture: RunnableCapture) -> None:
             raise CabwError(
                 f"{_packed_label(capture.record, index)} {tuple(tensor.shape)} {BITS_CHANGED}",
                 expected="packed tensors as they were, or the replay would give other gradients",
-                try_="parity before optimizer.step(), or a pack hook that copies what it packs",
+                try_="parity before optimizer.step(), or capture(..., snapshot=True), which copies packed tensors",
             )
 
 

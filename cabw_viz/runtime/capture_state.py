@@ -87,7 +87,13 @@ class Arguments:
 
     @classmethod
     def of_call(
-        cls, inputs: list[Any], rest: tuple[Any, ...], copied: Container[int], scratch: frozenset[int]
+        cls,
+        inputs: list[Any],
+        rest: tuple[Any, ...],
+        copied: Container[int],
+        scratch: frozenset[int],
+        *,
+        copy_packed: bool = False,
     ) -> Arguments:
         """The arguments of a call. PyTorch empties the list of inputs later, so the list is copied.
 
@@ -96,8 +102,11 @@ class Arguments:
             rest: sizes, scalars, hooks, packed data.
             copied: indices of the inputs to copy, so that in-place changes after the call do not matter.
             scratch: indices of the workspaces among them.
+            copy_packed: copy the tensors in what hooks of the user's have packed.
         """
         sizes, scalars, hooks, packed = rest
+        if copy_packed:
+            packed = torch_adapter.tree_map_only(torch.Tensor, copy_of, packed)
         tensors = [copy_of(tensor) if index in copied else tensor for index, tensor in enumerate(inputs)]
         versions, locations = tuple(map(version_of, tensors)), tuple(map(storage_location, tensors))
         own = tuple(map(torch_adapter.without_framework, hooks))

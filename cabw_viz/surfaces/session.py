@@ -60,8 +60,8 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
             What flows on unchanged is kept once. Of a run through compiled autograd only the leaves' can be had.
         max_bytes: how much the gradients of the nodes may take, in the whole block and beside the leaves'. Above it
             fingerprints stand in for them: norm, range, a hash of the bits, samples.
-        snapshot: copy the inputs of each captured graph, and what the modules inside of checkpoints hold, so that
-            parity works after `optimizer.step()`.
+        snapshot: copy the inputs of each captured graph, what saved-tensor hooks have packed, and what the modules
+            inside of checkpoints hold, so that parity works after `optimizer.step()`.
         tripwire: note who reads the metadata of the tensors that are traced, or looks for it in the finished graph;
             see `Capture.touches`. Costs a few percent of the capture.
         lines: note the line of your code that ran each forward op: `True`, `False`, or `auto`, which leaves it off

@@ -117,7 +117,7 @@ class BackwardTrace:
         # Where the call runs through compiled autograd, no compiled backward of its own runs, and none overwrites.
         donated = donated_inputs(self.numbering, inputs) if self.run == "eager" else frozenset[int]()
         copied = range(len(inputs)) if snapshot else scratch | donated
-        self.state.arguments = Arguments.of_call(inputs, rest, copied, scratch)
+        self.state.arguments = Arguments.of_call(inputs, rest, copied, scratch, copy_packed=snapshot)
         self.state.thread_state = ThreadState.current(self.call.create_graph)
         if self.state.graph is not None:
             hooks, packed = self.state.arguments.hooks, self.state.arguments.packed_data
