@@ -40,10 +40,11 @@ TRACED = {
 }
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("name", TRACED)
-def test_hooks_are_traced_through(name):
+def test_hooks_are_traced_through(name, symbolic):
     capture = hooked(TRACED[name])
-    assert_same_as_the_run(capture, capture.lower().gradients())
+    assert_same_as_the_run(capture, capture.lower(symbolic=symbolic).gradients())
 
 
 REFUSED = {
@@ -55,8 +56,9 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_hooks_may_not_do(name):
+def test_what_hooks_may_not_do(name, symbolic):
     hook, reason = REFUSED[name]
     product = leaf(4, 3) * 2
     capture = capture_of_run(None, lambda: product.sin().sum().backward(retain_graph=True))
@@ -69,7 +71,7 @@ def test_what_hooks_may_not_do(name):
         capture = capture_of(None, lambda: product.sin().sum())
     handle.remove()
     with pytest.raises(CabwError) as error:
-        capture.lower()
+        capture.lower(symbolic=symbolic)
     assert str(error.value).startswith("this backward cannot be lowered: MulBackward0 (#3)")
     assert reason in str(error.value)
     assert capture.lower(hooks="drop").constants == ()
@@ -114,11 +116,12 @@ def test_hooks_may_be_dropped_or_refused():
         capture.lower(hooks="maybe")
 
 
-def test_code_in_hooks_runs_once_when_the_graph_is_made():
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_code_in_hooks_runs_once_when_the_graph_is_made(symbolic):
     calls = []
     capture = hooked(lambda g: calls.append(1))
     assert len(calls) == 1  # by the user's own run
-    lowered = capture.lower()
+    lowered = capture.lower(symbolic=symbolic)
     assert len(calls) == 2
     lowered.gradients()
     assert len(calls) == 2
@@ -144,7 +147,7 @@ def mean(rows, scale=None):
 
 def test_numbers_that_a_function_keeps_are_those_of_its_own_capture():
     capture = mean(4)
-    lowered = capture.lower()
+    lowered = capture.lower(symbolic=True)
     assert lowered.gradients()["w"].tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(CabwError, match=r"count of MeanBackward \(#2\) is 6 in that capture, and 4 in the lowered"):
         lowered.gradients(mean(6))
@@ -153,7 +156,7 @@ def test_numbers_that_a_function_keeps_are_those_of_its_own_capture():
 
 def test_tensors_that_a_function_keeps_are_constants_of_its_own_capture():
     capture = mean(4, torch.full((3,), 2.0))
-    lowered = capture.lower()
+    lowered = capture.lower(symbolic=True)
     (constant,) = lowered.constants
     assert (constant.shape, constant.label, constant.parameter, constant.literal) == (
         (3,),
@@ -239,7 +242,7 @@ def two_layers():
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
     with cabw_viz.capture(model) as session:
         model(torch.randn(3, 5)).square().sum().backward()
-    return session, session[0].lower()
+    return session, session[0].lower(symbolic=True)
 
 
 def changed(lowered, name, value):
@@ -276,7 +279,7 @@ def test_a_violated_guard_is_named(name):
 def test_what_the_trace_took_for_granted_is_checked():
     """Untied, every equality is a guard that PyTorch's tracer came upon."""
     session, tied = two_layers()
-    lowered = session[0].lower(tied=False)
+    lowered = session[0].lower(symbolic=True, tied=False)
     assert len(lowered.guards) > len(tied.guards)
     for change, said in [
         (lambda x: torch.cat([x, x]), r"violated, sizes_\d == inputs_2\.shape\[0\]: .*, inputs_2\.shape\[0\] is 6 "),
@@ -290,7 +293,7 @@ def test_guards_beyond_one_dimension_are_told_in_full():
     w = nn.Parameter(torch.randn(4, 3))
     x = torch.randn(6, 3)
     capture = capture_of({"w": w}, lambda: (x.view(-1, 2, 3) * w[:2]).view(-1, 3)[:4].sum())
-    lowered = capture.lower()
+    lowered = capture.lower(symbolic=True)
     assert lowered.gradients().keys() == {"w"}
     sizes = [node.name for node in lowered.graph.find_nodes(op="placeholder") if node.name.startswith("sizes")]
     with pytest.raises(CabwError, match=r"sizes_\d+ (is|\()"):

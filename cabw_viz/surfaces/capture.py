@@ -302,19 +302,21 @@ class Capture:
         self._keep(divergence=divergence)
         return DivergenceReport(divergence)
 
-    def lower(self, *, hooks: HookPolicy = "run", symbolic: bool = True, tied: bool = True) -> Lowered:
+    def lower(self, *, hooks: HookPolicy = "run", symbolic: bool = False, tied: bool = True) -> Lowered:
         """Make an `fx.GraphModule` of aten ops of the captured graph; no kernel runs, nothing is written.
 
         `lowered(*lowered.example_inputs())` gives the gradients in the order of `lowered.leaves`, and
-        `lowered.gradients(other)` those of another capture of this backward, by name, at another batch size too. Each
-        node keeps its autograd node, module and line (`node.meta["cabw"]`); `results.lowered` lists them.
+        `lowered.gradients(other)` those of another capture of this backward, by name; with `symbolic=True` at another
+        batch size too. Each node keeps its autograd node, module and line (`node.meta["cabw"]`); `results.lowered`
+        lists them.
 
         Args:
             hooks: `run` traces through them: Python code of hooks and custom Functions runs once, now, on stand-ins
-                for tensors; `drop` leaves hooks out; `refuse` raises if there are any.
-            symbolic: False makes every size a number, for ops that insist on it.
-            tied: take what had one shape in the captured call to have one shape. False assumes only what must be, and
-                takes several times as long.
+                for tensors, and once more where that fails; `drop` leaves hooks out; `refuse` raises if there are any.
+            symbolic: let sizes be symbols: the graph holds for other sizes that take the same way, and guards say
+                which do. Takes several times as long; every operator is the same as without.
+            tied: with symbols, take what had one shape in the captured call to have one shape. False assumes only what
+                must be, and takes several times as long again.
 
         Raises:
             CabwError: it cannot be lowered; names the autograd node and the reason.

@@ -19,6 +19,7 @@ gives one clear error that names the version of PyTorch, and not a wrong record.
     framework_hooks    hooks of FSDP, DDP and others, which must run once
     settings           modes and settings of a process
     symbolic           symbolic shapes, fake tensors, make_fx
+    guard_expressions  guards on symbolic sizes as Python expressions
     dynamo             what Dynamo has compiled, and contexts around its compilations
 
 Read in torch 2.8 to 2.15.
@@ -153,6 +154,12 @@ try:
         unwrap_size,
         with_output_dtypes,
     )
+    from cabw_viz.torch_adapter.guard_expressions import (
+        NAMES_IN_GUARDS,
+        expression_of,
+        guards_of,
+        text_of,
+    )
     from cabw_viz.torch_adapter.modes import (
         InfraMode,
         active_fx_tracer,
@@ -197,21 +204,21 @@ try:
     from cabw_viz.torch_adapter.symbolic import (
         NO_FAKE_KERNEL,
         UNTRACEABLE,
-        expression_of,
+        decided_by_captured_sizes,
+        error_on_numbers,
         fake_mode,
         fake_with_numbers,
         fake_with_symbols,
-        guards_of,
         is_symbolic,
         named_source,
         new_symbol,
         operators_of,
         shape_env,
         size_source,
-        sizes_are_not_one,
         symbolic_size,
         traced_on_fakes,
         with_concrete_sizes,
+        with_numbered_views,
     )
     from cabw_viz.torch_adapter.tensors import (
         FakeTensor,
@@ -219,6 +226,7 @@ try:
         base_of,
         bytes_of_elements,
         can_be_watched,
+        class_of_constant,
         inner_tensors,
         is_batched,
         is_fake,

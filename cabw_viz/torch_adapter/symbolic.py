@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -14,7 +14,9 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental import _config as symbolic_shapes_config
 from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.utils import _pytree
-from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._python_dispatch import _disable_current_modes
+
+from cabw_viz.torch_adapter.patching import replaced
 
 UNTRACEABLE: tuple[type[Exception], ...] = (
     fake_tensor.DynamicOutputShapeException,
@@ -40,13 +42,18 @@ def shape_env() -> Any:
     return symbolic_shapes.ShapeEnv(specialize_zero_one=False, duck_shape=False)
 
 
-def fake_mode(environment: Any | None) -> Any:
-    """A mode that makes fake tensors; without an environment their sizes are numbers."""
+def fake_mode(environment: Any | None, *, symbolic: bool) -> Any:
+    """A mode that makes fake tensors.
+
+    Args:
+        environment: of the symbols; also of numbers that a graph computes itself, with sizes that are numbers.
+        symbolic: whether sizes may be symbols.
+    """
     return fake_tensor.FakeTensorMode(
         shape_env=environment,
         allow_non_fake_inputs=True,
         allow_fallback_kernels=False,
-        static_shapes=environment is None,
+        static_shapes=not symbolic,
     )
 
 
@@ -83,21 +90,34 @@ def _name_of(source: Any) -> str:
     return str(name() if callable(name) else name)
 
 
-def expression_of(number: int | torch.SymInt) -> str:
-    """A number as a Python expression; a symbol as it was made, whatever has become known of it since."""
-    return str(number) if isinstance(number, int) else PythonPrinter().doprint(number.node.expr)
+@contextmanager
+def decided_by_captured_sizes(environment: Any) -> Iterator[None]:
+    """Context in which ops ask about an environment's symbols and take the way of the captured sizes, with few guards.
 
-
-def guards_of(environment: Any) -> tuple[str, ...]:
-    """What a trace assumed of an environment's symbols, as Python expressions, each once."""
-    printer = PythonPrinter()
-    return tuple(dict.fromkeys(printer.doprint(guard.expr) for guard in environment.guards))
-
-
-def sizes_are_not_one() -> AbstractContextManager[Any]:
-    """Context in which a symbol counts as neither 0 nor 1 where an op asks in a way that allows it."""
+    Many questions may be left open ("is it 1?", "is it contiguous?"; `guard_or_false` and `guard_or_true` in
+    torch/fx/experimental/symbolic_shapes.py). PyTorch guards on each answer, or under `backed_size_oblivious` leaves
+    all open: another way than eager's then, as `reshape` copies where eager makes a view. Here a question is left open
+    where that is what the captured sizes answer too, and else is answered by these, with a guard.
+    """
+    name = "_guard_or"
     config: Any = symbolic_shapes_config  # a module of another class, of which the stub knows nothing
-    return config.patch(backed_size_oblivious=True) if hasattr(config, "backed_size_oblivious") else nullcontext()
+    original = getattr(symbolic_shapes, name, None)
+    if original is None or not hasattr(config, "backed_size_oblivious"):
+        yield
+        return
+
+    def guard_or(question: Any, default: bool) -> bool:
+        if not isinstance(question, torch.SymBool) or question.node.shape_env is not environment:
+            return bool(original(question, default))
+        known = symbolic_shapes._static_eval_sym_bool(question)
+        if known is not None:
+            return bool(known)
+        if question.node.hint is None or question.node.hint == default:
+            return default
+        return bool(symbolic_shapes.guard_bool(question))
+
+    with replaced(symbolic_shapes, name, guard_or), config.patch(backed_size_oblivious=True):
+        yield
 
 
 def traced_on_fakes(
@@ -122,6 +142,49 @@ def _failures_not_logged() -> Iterator[None]:
 def with_concrete_sizes(value: Any) -> Any:
     """A value with numbers for the symbolic sizes in it; PyTorch guards on these numbers."""
     return _pytree.tree_map_only(torch.SymInt, int, value)
+
+
+def with_numbered_views(value: Any) -> Any:
+    """A value with numbers for the symbolic sizes in it and in the shapes of its tensors, which become views."""
+
+    def view(tensor: torch.Tensor) -> torch.Tensor:
+        numbers = (tensor.shape, tensor.stride(), tensor.storage_offset()) if tensor.layout is torch.strided else ()
+        return tensor.as_strided(*with_concrete_sizes(numbers)) if is_symbolic(tuple(_flat(numbers))) else tensor
+
+    return with_concrete_sizes(_pytree.tree_map_only(torch.Tensor, view, value))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    for each in value:
+        if isinstance(each, Sequence):
+            yield from each
+        else:
+            yield each
+
+
+def error_on_numbers(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
+    """What a function raises on fake tensors whose sizes are numbers, those of the captured call; no op is recorded.
+
+    A fake tensor without symbols raises where C++ asks for a pointer to its memory. One with symbols gives a null
+    pointer (`TensorImpl::data_ptr_impl_impl` in c10/core/TensorImpl.h takes it for empty), and the process ends.
+    """
+    with _disable_current_modes(), fake_mode(None, symbolic=False), _failures_not_logged():
+        try:
+            function(*_pytree.tree_map(_with_hints, args), **_pytree.tree_map(_with_hints, kwargs))
+        except Exception as error:  # noqa: BLE001  # the caller decides what it means
+            return error
+    return None
+
+
+def _with_hints(value: Any) -> Any:
+    """A value of a trace with the captured sizes in the place of symbols."""
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value.node.hint
+    if not isinstance(value, fake_tensor.FakeTensor) or value.layout is not torch.strided:
+        return value
+    numbers = [[_with_hints(number) for number in group] for group in (value.shape, value.stride())]
+    tensor = torch.empty_strided(*numbers, dtype=value.dtype, device=value.fake_device)
+    return tensor.requires_grad_() if value.requires_grad else tensor
 
 
 def is_symbolic(value: Any) -> bool:

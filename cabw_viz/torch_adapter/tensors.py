@@ -210,3 +210,10 @@ def bytes_of_elements(tensor: torch.Tensor) -> int:
     if count != NO_NUMBER:
         return count * tensor.element_size()
     return sum(bytes_of_elements(inner) for _, inner in inner_tensors(tensor))
+
+
+def class_of_constant(value: Any) -> str:
+    """The class of an object of C++ that a traced graph holds, by its last name: `ProcessGroup`."""
+    inner = getattr(value, "real_obj", value)  # of a stand-in for one
+    qualified = inner._type().qualified_name() if hasattr(inner, "_type") else type(inner).__qualname__
+    return f"a {qualified.rpartition('.')[2]}"

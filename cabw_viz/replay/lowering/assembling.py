@@ -67,6 +67,8 @@ class GraphAssembler:
     def _check_ops(self) -> None:
         """Refuse functions that are no ops of the dispatcher."""
         for node in self._traced.graph.nodes:
+            if node.op == "get_attr":
+                self._check_constant(node)
             if node.op in ("placeholder", "output", "get_attr") or node.target is operator.getitem:
                 continue
             if torch_adapter.is_aten_call(node.target) or torch_adapter.is_size_arithmetic(node.target):
@@ -76,6 +78,19 @@ class GraphAssembler:
                 expected="ops of the dispatcher; a higher-order op has graphs of its own inside",
                 try_="cap.replay(), which runs it as it is",
             )
+
+    def _check_constant(self, node: torch.fx.Node) -> None:
+        """Refuse an object of C++ that an op takes, as collectives take a process group."""
+        value = operator.attrgetter(str(node.target))(self._traced)
+        if isinstance(value, torch.Tensor | torch.nn.Module):  # a module is the inside of a higher-order op
+            return
+        user = next(iter(node.users), node)
+        raise CabwError(
+            f"this backward cannot be lowered: {self._label(user)} calls {user.target} with "
+            f"{torch_adapter.class_of_constant(value)}, which is no tensor and exists in this process alone",
+            expected="ops of tensors and numbers",
+            try_="cap.replay(), which runs it as it is",
+        )
 
     def _add_inputs(self, inputs: Sequence[Slot], placeholders: dict[str, torch.fx.Node]) -> None:
         written = self._written_inputs()

@@ -6,8 +6,8 @@ Each answer is a guard: the graph is wrong for an input that would have given an
 
 from __future__ import annotations
 
+import ast
 import functools
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")
-_NUMBERED = re.compile(r"[a-z]+\d+")
 _EQUALS = re.compile(r"([A-Za-z_]\w*) == (-?\d+)")
 
 ANOTHER = "other.lower(), for a capture that has these sizes"
@@ -58,13 +58,19 @@ class Guards:
     inputs: tuple[Expected, ...]
     conditions: tuple[str, ...] = ()
     """Python expressions of the symbols."""
+    symbolic: bool = True
+    """Whether there are symbols at all, or all sizes are numbers."""
     tied: bool = False
     """Whether shapes that were equal when captured are assumed to be equal."""
 
     @property
     def try_(self) -> str:
         """What to try for sizes that do not fit."""
-        return f"cap.lower(tied=False), which takes fewer sizes for equal, or {ANOTHER}" if self.tied else ANOTHER
+        if not self.symbolic:
+            return f"cap.lower(symbolic=True), which holds for other sizes too, or {ANOTHER}"
+        if self.tied:
+            return f"cap.lower(symbolic=True, tied=False), which takes fewer sizes for equal, or {ANOTHER}"
+        return ANOTHER
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -88,6 +94,22 @@ class Guards:
             if _value(condition, known) in (True, None):
                 continue
             raise self._violated(condition, known)
+
+    def verify(self, inputs: Sequence[Any]) -> None:
+        """Raise a CabwError unless every guard can be evaluated and holds for the captured inputs."""
+        known = self._symbols(inputs)
+        for condition in self.conditions:
+            try:
+                if _value(condition, known) in (True, None):
+                    continue
+                reason = "the captured sizes violate"
+            except Exception as error:  # noqa: BLE001  # whatever stops it, the guard cannot be checked
+                reason = f"Python cannot evaluate ({type(error).__name__}: {error})"
+            raise CabwError(
+                f"this backward cannot be lowered: the trace assumed {self._named(condition)}, which {reason}",
+                expected="guards that hold for the captured sizes",
+                try_="cap.lower(symbolic=False), for the captured sizes alone",
+            )
 
     def _numbers(self) -> Iterator[tuple[str, int, int | None]]:
         """(expression, input, dimension or None) of every number, in order."""
@@ -204,22 +226,17 @@ def _value(expression: str, known: Mapping[str, int]) -> Any:
     code, symbols = _compiled(expression)
     if any(symbol not in known for symbol in symbols):
         return None
-    return eval(code, _FUNCTIONS, known)  # noqa: S307  # written by sympy's printer alone
+    return eval(code, torch_adapter.NAMES_IN_GUARDS, known)  # noqa: S307  # written by PyTorch's printer alone
 
 
 @functools.lru_cache(maxsize=65536)
 def _compiled(expression: str) -> tuple[CodeType, tuple[str, ...]]:
     """The code of an expression, and the symbols in it."""
-    code = compile(expression, "<guard>", "eval")
-    return code, tuple(name for name in code.co_names if _NUMBERED.fullmatch(name))
+    tree = ast.parse(expression, "<guard>", "eval")
+    names = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    symbols = tuple(name for name in names if name not in torch_adapter.NAMES_IN_GUARDS)
+    return compile(tree, "<guard>", "eval"), symbols
 
 
 def _abbreviation(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, … {names[-1]}"
-
-
-_FUNCTIONS: dict[str, Any] = {
-    "__builtins__": {},
-    "math": math,
-    **{function.__name__: function for function in (abs, bool, float, int, max, min, round)},
-}

@@ -116,7 +116,7 @@ class Lowered(torch.fx.GraphModule):
     tensors that saved-tensor hooks packed) and returns a list of gradients, one for each of `leaves`. Guards are
     checked first. It draws random numbers from the generators as they are, and runs without autograd and autocast.
 
-    Sizes are symbolic: inputs of another batch size give the gradients at that size. Decisions of Python code
+    With symbolic sizes, inputs of another batch size give the gradients at that size. Decisions of Python code
     (in a hook, in a custom Function's backward) were made once, when the graph was made.
 
     In each node's `meta`: `cabw` (see `META`), `stack_trace` and `nn_module_stack` as PyTorch's own tracers leave

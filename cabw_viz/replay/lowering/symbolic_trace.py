@@ -29,7 +29,7 @@ class SymbolicTrace:
     """A trace on fake tensors whose sizes are symbols.
 
     Sizes up to 1 are numbers, since ops branch on them (broadcasting, empty inputs). The others are assumed to be at
-    least 1: where an op allows it, PyTorch answers "is it 1?" with no, and makes that no guard.
+    least 1. Each op goes the way that it goes on the captured sizes (`torch_adapter.decided_by_captured_sizes`).
 
     Args:
         symbolic: False makes every size a number.
@@ -41,7 +41,7 @@ class SymbolicTrace:
         self._symbolic, self._tied = symbolic, tied
         self._symbols: dict[tuple[Any, ...], Any] = {}
         self._environment = torch_adapter.shape_env()
-        self._mode = torch_adapter.fake_mode(self._environment if symbolic else None)
+        self._mode = torch_adapter.fake_mode(self._environment, symbolic=symbolic)
 
     def tensor(self, tensor: torch.Tensor, name: str, *, fixed: bool) -> StandIn:
         """A fake tensor for a tensor; its sizes are numbers where `fixed`."""
@@ -73,7 +73,7 @@ class SymbolicTrace:
 
     def run(self, function: Callable[..., Any], arguments: Sequence[Any]) -> torch.fx.GraphModule:
         """Trace a function of these values into a graph of the ops that it runs."""
-        with torch_adapter.sizes_are_not_one():
+        with torch_adapter.decided_by_captured_sizes(self._environment):
             return torch_adapter.traced_on_fakes(function, arguments, "symbolic" if self._symbolic else "fake")
 
     @property
