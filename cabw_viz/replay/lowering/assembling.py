@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -40,6 +41,18 @@ class GraphAssembler:
         self._add_inputs(inputs, dict(zip(names, traced.graph.find_nodes(op="placeholder"), strict=True)))
         self._add_body()
         self.graph.eliminate_dead_code()
+        self._add_owners()
+
+    def _add_owners(self) -> None:
+        """Copies of inputs that a kernel uses as its workspace belong to the autograd node that takes them."""
+        for node in reversed(self.graph.nodes):
+            if (
+                node.op == "call_function"
+                and META not in node.meta
+                and not torch_adapter.is_size_arithmetic(node.target)
+            ):
+                owners = (user.meta[META] for user in node.users if META in user.meta)
+                node.meta.update({META: owner for owner in itertools.islice(owners, 1)})
 
     def constants(self) -> tuple[Constant, ...]:
         """The tensors that the graph holds."""
