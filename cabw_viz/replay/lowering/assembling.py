@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -46,13 +45,10 @@ class GraphAssembler:
     def _add_owners(self) -> None:
         """Copies of inputs that a kernel uses as its workspace belong to the autograd node that takes them."""
         for node in reversed(self.graph.nodes):
-            if (
-                node.op == "call_function"
-                and META not in node.meta
-                and not torch_adapter.is_size_arithmetic(node.target)
-            ):
-                owners = (user.meta[META] for user in node.users if META in user.meta)
-                node.meta.update({META: owner for owner in itertools.islice(owners, 1)})
+            if node.op == "call_function" and META not in node.meta and torch_adapter.is_aten_call(node.target):
+                owner = next((user.meta[META] for user in node.users if META in user.meta), None)
+                if owner is not None:
+                    node.meta[META] = owner
 
     def constants(self) -> tuple[Constant, ...]:
         """The tensors that the graph holds."""
