@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from collections.abc import Callable
@@ -24,6 +25,16 @@ class RandomState:
         """Set all generators back."""
         for state, write in self._states:
             write(state)
+
+    def digest(self) -> bytes:
+        """Equal for equal states."""
+        return pickle.dumps([_without_tensors(state) for state, _ in self._states])
+
+
+def _without_tensors(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return bytes(state.cpu().numpy())
+    return [_without_tensors(each) for each in state] if isinstance(state, list) else state
 
 
 Access = tuple[Callable[[], Any], Callable[[Any], Any]]

@@ -8,7 +8,7 @@ from typing import Any
 from cabw_viz.analysis import divergence as analysis
 from cabw_viz.record.kinds import GOOD
 from cabw_viz.record.steps import StepRun
-from cabw_viz.replay.steps.comparison import captured_call
+from cabw_viz.replay.steps.running import captured_call
 from cabw_viz.replay.steps.step_plan import CompareArguments, Plan, plan_of
 from cabw_viz.surfaces.session import Session, capture
 from cabw_viz.surfaces.step_report import BACKENDS, ParityMatrix

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
+import torch._inductor.config
 import torch.fx
 from torch._dynamo import convert_frame, eval_frame
 from torch._dynamo import utils as dynamo_utils
@@ -110,6 +111,77 @@ def watched_compiled_regions(on_switch: Callable[[int, bool], None]) -> Iterator
 
     with replaced(eval_frame, "_maybe_set_eval_frame", maybe_set_eval_frame):
         yield
+
+
+COMPILED_OPERATORS = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
+"""Modules of PyTorch that compile what they are given wherever they are called: cond, scan, flex_attention."""
+
+
+@contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """A context in which what the user has compiled runs uncompiled: `set_stance("force_eager")`.
+
+    Operators that cannot run uncompiled (COMPILED_OPERATORS; they compile with backend `eager`) run as always.
+    """
+
+    def callback_for(callback: Any, original: Callable[[Any], Any], *, of_operator: bool) -> Any:
+        return callback if of_operator else original(callback)
+
+    with torch.compiler.set_stance("force_eager"), _mapped_callbacks(callback_for):
+        yield
+
+
+@contextmanager
+def watched_compiled_calls(on_call: Callable[[], None]) -> Iterator[None]:
+    """A context in which `on_call()` runs where something that the user has compiled is called, and not uncompiled."""
+
+    def callback_for(callback: Any, original: Callable[[Any], Any], *, of_operator: bool) -> Any:
+        used = original(callback)
+        if used is not None and not of_operator:
+            on_call()
+        return used
+
+    with _mapped_callbacks(callback_for):
+        yield
+
+
+@contextmanager
+def _mapped_callbacks(callback_for: Callable[..., Any]) -> Iterator[None]:
+    """A context in which a function chooses the callback that Dynamo gets where something compiled is called.
+
+    `callback_for(callback, original, of_operator=...)` gets the callback, PyTorch's own choice for a callback, and
+    whether PyTorch itself compiles there, for one of COMPILED_OPERATORS.
+    """
+    original = eval_frame._callback_from_stance
+    is_active = True
+
+    def callback_from_stance(callback: Any) -> Any:
+        if not is_active:
+            return original(callback)
+        caller = str(sys._getframe(2).f_globals.get("__name__", ""))  # of the compiled function
+        return callback_for(callback, original, of_operator=caller.startswith(COMPILED_OPERATORS))
+
+    with replaced(eval_frame, "_callback_from_stance", callback_from_stance):
+        try:
+            yield
+        finally:
+            is_active = False
+
+
+def random_numbers_of_eager() -> AbstractContextManager[Any]:
+    """A context in which inductor compiles calls of eager's random number kernels. By default it has its own."""
+    context: AbstractContextManager[Any] = torch._inductor.config.patch(fallback_random=True)
+    return context
+
+
+def inductor_has_own_random_numbers() -> bool:
+    """Whether inductor, as it is set, draws other random numbers than eager."""
+    return not torch._inductor.config.fallback_random
+
+
+def count_of_inductor() -> int:
+    """A number that grows whenever inductor compiles, or takes something compiled from its cache."""
+    return sum(dynamo_utils.counters["inductor"].values())
 
 
 def drop_compiled_code_of(graph: torch.fx.GraphModule) -> None:

@@ -118,3 +118,27 @@ def backward_is_running() -> bool:
 def compiler_is_tracing() -> bool:
     """Whether Dynamo or AOTAutograd is tracing in this thread."""
     return torch._guards.TracingContext.try_get() is not None
+
+
+class FirstAccumulateHook:
+    """A hook that runs when the engine has accumulated into a leaf's `.grad`, before all others of that kind.
+
+    Args:
+        tensor: the leaf.
+        hook: called with it.
+    """
+
+    def __init__(self, tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
+        self._tensor, self._had_none = tensor, tensor._post_accumulate_grad_hooks is None
+        self._handle = tensor.register_post_accumulate_grad_hook(disable_dynamo(hook))
+        hooks = tensor._post_accumulate_grad_hooks
+        later = {key: each for key, each in hooks.items() if key != self._handle.id}
+        for key in later:
+            del hooks[key]
+        hooks.update(later)
+
+    def remove(self) -> None:
+        """Leave the leaf with the hooks that it had."""
+        self._handle.remove()
+        if self._had_none and not self._tensor._post_accumulate_grad_hooks:
+            self._tensor._post_accumulate_grad_hooks = None

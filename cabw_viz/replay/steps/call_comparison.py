@@ -25,6 +25,8 @@ class CallComparer:
     """Whether the two sides are meant to be on different devices or in different dtypes."""
     noise: EagerNoise = field(default_factory=EagerNoise)
     used: UsedTolerances = field(default_factory=UsedTolerances)
+    draws_otherwise: bool = False
+    """Whether a call drew other random numbers than the reference, or more or fewer of them."""
 
     def __post_init__(self) -> None:
         dtypes = {
@@ -38,6 +40,7 @@ class CallComparer:
     def __call__(self, index: int, result: CallResult) -> StepCall:
         """Compare one call."""
         reference = self.references[index]
+        self.draws_otherwise |= reference.draws and result.random_state != reference.random_state
         if result.raised or reference.raised:
             return StepCall(index, (), result.raised, reference.raised)
         keys = dict.fromkeys([*reference.values, *result.values])

@@ -2,16 +2,13 @@
 
 compare_steps ── for each device and dtype: _baseline (the reference, twice)
      └─ for each mode: _candidate
-          └─ _run: back up the state, load the first one, call `repeats` times and compare each call, restore
-captured_call ── the same up to one call, which runs inside of a capture
+          └─ StepRunner.run: back up the state, load the first one, call `repeats` times and compare each call, restore
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import torch
 
@@ -19,11 +16,13 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.constants import EAGER_PERTURBATIONS
 from cabw_viz.numerics.tolerance import UsedTolerances, coarsest
+from cabw_viz.record.comparison import GradientComparison
+from cabw_viz.record.kinds import GOOD
 from cabw_viz.record.steps import StepCall, StepMatrix, StepRun
 from cabw_viz.replay.steps.call_comparison import CallComparer
 from cabw_viz.replay.steps.eager_noise import EagerNoise, EagerPerturbations
-from cabw_viz.replay.steps.observing import CallResult, observe
-from cabw_viz.replay.steps.parameter_state import ParameterState
+from cabw_viz.replay.steps.observing import CallResult
+from cabw_viz.replay.steps.running import StepRunner
 from cabw_viz.replay.steps.step_plan import (
     AS_IS,
     COMPILED_AUTOGRAD,
@@ -36,14 +35,26 @@ from cabw_viz.replay.steps.step_plan import (
 )
 from cabw_viz.runtime.random_state import RandomState
 
-T = TypeVar("T")
+EAGERS_NUMBERS = (
+    "inductor ran with torch._inductor.config.fallback_random=True, so that it draws the random numbers that eager "
+    "draws; by default it draws others"
+)
+OTHER_NUMBERS = (
+    "it draws other random numbers than eager, and what differs may be these: compare with dropout off, in "
+    "model.eval() or with p=0"
+)
+NOT_STEADY = (
+    "eager differs from itself from one run to the next, far more than by rounding: the step reads uninitialised "
+    "memory, or has a state or random numbers beside its parameters; a function that builds the step, given without "
+    "params, makes a fresh one for each run"
+)
 
 
 def compare_steps(plan: Plan) -> StepMatrix:
     """Run a step in every mode of a plan, each time from the same state, and compare it with the uncompiled step.
 
-    Afterwards parameters, buffers, `.grad`, training flags and random numbers are as before, whatever was raised.
-    Dynamo's compiled code is dropped: functions are compiled again when they are next called.
+    Afterwards parameters, buffers, `.grad`, training flags, attributes of modules, optimizers and random numbers are as
+    before, whatever was raised. Inductor draws the random numbers that eager draws. Dynamo's compiled code is dropped: functions are compiled again when they are next called.
 
     Raises:
         CabwError: a backward is running, compiled autograd is on, or the step leaves nothing to compare.
@@ -56,8 +67,14 @@ def compare_steps(plan: Plan) -> StepMatrix:
         )
     random = RandomState()
     try:
-        with torch.enable_grad():
-            return _StepComparison(plan, random).matrix()
+        has_own_numbers, before = torch_adapter.inductor_has_own_random_numbers(), torch_adapter.count_of_inductor()
+        with torch.enable_grad(), torch_adapter.random_numbers_of_eager():
+            comparison = _StepComparison(plan, random)
+            matrix = comparison.matrix()
+        used_inductor = torch_adapter.count_of_inductor() != before
+        if has_own_numbers and used_inductor and comparison.draws:
+            matrix = replace(matrix, notes=(*matrix.notes, EAGERS_NUMBERS))
+        return matrix
     finally:
         random.restore()
         torch_adapter.reset_dynamo()
@@ -81,12 +98,15 @@ class _StepComparison:
 
     def __init__(self, plan: Plan, random: RandomState) -> None:
         self.plan, self.base = plan, plan.variants[0]
-        self._random = random
-        self._start: dict[str, torch.Tensor] | None = None
-        self._own_backwards: list[bool | None] = [None] * plan.repeats
+        self._runner = StepRunner(plan, random)
         self._baselines: dict[Variant, _Baseline] = {}
         self._used = UsedTolerances()
         self._notes: list[str] = []
+
+    @property
+    def draws(self) -> bool:
+        """Whether the step draws random numbers in eager."""
+        return any(call.draws for baseline in self._baselines.values() for call in baseline.eager)
 
     def matrix(self) -> StepMatrix:
         """Make all runs."""
@@ -123,22 +143,23 @@ class _StepComparison:
 
     def _baseline(self, variant: Variant) -> _Baseline:
         """Run the step in eager, and then as it is: once more in eager, if it has no compiled parts of its own."""
-        eager = self._run(EAGER_STEP, self.plan.factory, variant, _copy)
-        _check_results(eager)
-        if variant == self.base:
-            self._own_backwards = [result.own_backward for result in eager]
+        eager = self._runner.reference(variant)
         compare_call = CallComparer(eager, self._tolerances, used=self._used)
         as_is: list[CallResult] = []
+        compiled_calls: list[None] = []
 
         def compare_and_keep(index: int, result: CallResult) -> StepCall:
             as_is.append(result.copy())
             return compare_call(index, result)
 
+        watched = replace(
+            AS_IS, context=lambda: torch_adapter.watched_compiled_calls(lambda: compiled_calls.append(None))
+        )
         before = torch_adapter.count_of_graphs()
-        calls = self._run(AS_IS, self.plan.factory, variant, compare_and_keep)
-        if torch_adapter.count_of_graphs() == before:
+        calls = self._runner.run(watched, self.plan.factory, variant, compare_and_keep)
+        if not compiled_calls or torch_adapter.count_of_graphs() == before:
             return _Baseline(eager, self._step_run(EAGER_RERUN, variant, calls))
-        rerun = self._run(EAGER_STEP, self.plan.factory, variant, compare_call)
+        rerun = self._runner.run(EAGER_STEP, self.plan.factory, variant, compare_call)
         as_is_run = self._step_run(AS_IS, variant, calls)
         return _Baseline(eager, self._step_run(EAGER_RERUN, variant, rerun), as_is, as_is_run)
 
@@ -151,32 +172,43 @@ class _StepComparison:
             finest = min(finer, key=lambda other: torch.finfo(other.dtype or torch.float32).eps)
             noise = noise.including(self._calls_across(finest, variant))
             self._notes.append(f"the noise of {variant.dtype} contains its rounding, measured against {finest.dtype}")
-        if not _is_steady(baseline.rerun, none):
-            self._notes.append(
-                "eager differs from itself from one run to the next, far more than by rounding: the step has a state "
-                "or random numbers beside its parameters; a function that builds the step, given without params, makes "
-                "a fresh one for each run"
-            )
-            return none
+        unsteady = none.uncovered(baseline.rerun.calls)
+        if unsteady:
+            self._notes.append(NOT_STEADY)
+            return replace(none, unsteady=unsteady)
         return noise
 
     def _with_rounding(self, runs: list[StepRun], variant: Variant) -> list[StepRun]:
         """The runs; if any is outside the tolerance, with the verdicts that perturbed eager runs lead to."""
-        baseline = self._baselines[variant]
-        mismatched = any(row.verdict == "mismatch" for run in runs for call in run.calls for row in call.rows)
-        if not mismatched or not _is_steady(baseline.rerun, EagerNoise.none(baseline.eager)):
+        noise = self._baselines[variant].noise
+        if noise.unsteady or not any(row.verdict == "mismatch" for row in _rows(runs)):
             return runs
-        compare_call = CallComparer(baseline.eager, self._tolerances, used=self._used)
-        perturbations, noise = EagerPerturbations(), baseline.noise
-        perturbed = replace(EAGER_STEP, context=perturbations.context)
-        for _ in range(EAGER_PERTURBATIONS):
-            calls = self._run(perturbed, self.plan.factory, variant, compare_call)
-            noise = replace(noise.including(calls), dtype=coarsest(perturbations.dtypes))
+        perturbed = self._perturbed(EagerPerturbations(), variant)
+        noise = replace(noise.maximum(perturbed), dtype=perturbed.dtype)
         self._notes.append(
             "what is outside the tolerance was also judged by what rounding does to eager, every result of which was "
             "changed in its last bit"
         )
+        runs = [_with_noise(run, noise) for run in runs]
+        if not any(noise.leaves_open(row) for row in _rows(runs)):
+            return runs
+        noise = replace(noise, of_backward=self._perturbed(EagerPerturbations(only_backward=True), variant).errors)
         return [_with_noise(run, noise) for run in runs]
+
+    def _perturbed(self, perturbations: EagerPerturbations, variant: Variant) -> EagerNoise:
+        """How far eager is from itself when its results are changed in their last bits, and in which dtype."""
+        eager = self._baselines[variant].eager
+        compare_call = CallComparer(eager, self._tolerances, used=self._used)
+        noise = EagerNoise.none(eager)
+        for _ in range(EAGER_PERTURBATIONS):
+            mode = replace(EAGER_STEP, context=perturbations.context)
+            calls = self._runner.run(mode, self.plan.factory, variant, compare_call)
+            noise = noise.including(calls)
+            raised = next((call.raised for call in calls if call.raised and not call.reference_raised), "")
+            if raised:
+                self._notes.append(f"eager with changed results raises, so rounding is not known: {raised}")
+                break
+        return replace(noise, dtype=coarsest(perturbations.dtypes) or noise.dtype)
 
     # -- the others ------------------------------------------------------------------------------------------
 
@@ -202,10 +234,12 @@ class _StepComparison:
         compare_call = CallComparer(reference, self._tolerances, noise=baseline.noise, used=self._used)
         count = mode.compiled_count
         before = count() if count else 0
-        calls = self._run(mode, factory, variant, compare_call)
+        calls = self._runner.run(mode, factory, variant, compare_call)
         idle = count is not None and count() == before and not all(call.raised for call in calls)
-        notes = ("nothing was compiled: this is eager",) if idle else ()
-        return self._step_run(mode, variant, calls, AS_IS if against_as_is else EAGER_STEP, notes)
+        notes = ["nothing was compiled: this is eager"] if idle else []
+        if compare_call.draws_otherwise and any(row.verdict not in GOOD for call in calls for row in call.rows):
+            notes.append(OTHER_NUMBERS)
+        return self._step_run(mode, variant, calls, AS_IS if against_as_is else EAGER_STEP, tuple(notes))
 
     def _step_run(
         self,
@@ -221,75 +255,9 @@ class _StepComparison:
         description = f"{mode.description}, in {where}" if where else mode.description
         return StepRun(name, description, against, tuple(calls), notes)
 
-    # -- running ---------------------------------------------------------------------------------------------
-
     @property
     def _tolerances(self) -> tuple[float | None, float | None]:
         return self.plan.rtol, self.plan.atol
-
-    def _run(
-        self, mode: StepMode, factory: StepFactory, variant: Variant, outcome: Callable[[int, CallResult], T]
-    ) -> list[T]:
-        """Call a step several times in a row, from the state in which the first run began; the outcome of each call."""
-        torch_adapter.reset_dynamo()
-        self._random.restore()
-        step = factory(variant)
-        state = ParameterState(step)
-        outcomes = []
-        try:
-            if self._start is None:
-                self._start = state.values()
-            state.load(self._start)
-            self._random.restore()
-            function = mode.prepare(step)
-            for index, own_backward in enumerate(self._own_backwards):
-                with mode.context():
-                    result = observe(step, function, self.plan.backward, own_backward)
-                outcomes.append(outcome(index, result))
-        finally:
-            state.restore()
-        return outcomes
-
-
-@contextmanager
-def captured_call(plan: Plan, call: int, capture: Callable[[Any], AbstractContextManager[T]]) -> Iterator[T]:
-    """Run a step up to a call, and that call inside of a capture; a context that gives what the capture gave.
-
-    At its end parameters, buffers, `.grad`, training flags and random numbers are as before.
-
-    Args:
-        plan: of the comparison.
-        call: the index of the call to capture.
-        capture: returns the context for the call, given the step's parameters.
-    """
-    random = RandomState()
-    step = plan.factory(plan.variants[0])
-    state = ParameterState(step)
-    try:
-        for _ in range(call):
-            observe(step, step.function, plan.backward, None)
-        with capture(step.params) as session:
-            observe(step, step.function, plan.backward, None)
-        yield session
-    finally:
-        state.restore()
-        random.restore()
-        torch_adapter.reset_dynamo()
-
-
-def _copy(_: int, result: CallResult) -> CallResult:
-    return result.copy()
-
-
-def _check_results(calls: list[CallResult]) -> None:
-    """Raise a CabwError for a step that ran and left neither a gradient nor a result."""
-    if any(call.raised or any(kind in ("gradient", "result") for kind, _ in call.values) for call in calls):
-        return
-    raise CabwError(
-        "the step left no gradient in any of the parameters",
-        expected="a loss that needs a gradient of them, or a step that calls backward itself",
-        try_="compare(step, model), where step() returns the loss of that very model",
-    )
 
 
 def _is_finer(other: Variant, variant: Variant) -> bool:
@@ -300,9 +268,8 @@ def _is_finer(other: Variant, variant: Variant) -> bool:
     return same_numbers and torch.finfo(other.dtype).eps < torch.finfo(variant.dtype).eps
 
 
-def _is_steady(rerun: StepRun, noise: EagerNoise) -> bool:
-    """Whether eager's second run differs from the first by no more than rounding."""
-    return all(noise.covers(row) for call in rerun.calls for row in call.rows)
+def _rows(runs: list[StepRun]) -> Iterator[GradientComparison]:
+    return (row for run in runs for call in run.calls for row in call.rows)
 
 
 def _with_noise(run: StepRun, noise: EagerNoise) -> StepRun:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from cabw_viz.record.kinds import Compared
+from cabw_viz.replay.steps.accumulated import AccumulatedGradients
 from cabw_viz.replay.steps.parameter_state import StepUnderTest
+from cabw_viz.runtime.random_state import RandomState
 from cabw_viz.runtime.gradient_snapshots import Gradient, detached_copy, strides_of
 
 ValueKey = tuple[Compared, str]
@@ -29,11 +31,19 @@ class CallResult:
     raised: str = ""
     own_backward: bool | None = None
     """Whether the step made its backward itself; None where it raised before that was known."""
+    without_gradient: bool = False
+    """Whether a leaf that needs a gradient was left without one."""
+    cleared: bool = False
+    """Whether `.grad` was accumulated into and is None at the end."""
+    draws: bool = False
+    """Whether the call drew random numbers."""
+    random_state: bytes = b""
+    """A digest of the random state after the call: equal if the same numbers were drawn."""
 
     def copy(self) -> CallResult:
         """The same with copies of the tensors, which later calls do not change."""
         values = {key: value if isinstance(value, str) else _copy(value) for key, value in self.values.items()}
-        return CallResult(values, self.raised, self.own_backward)
+        return replace(self, values=values)
 
 
 def _copy(gradient: Gradient) -> Gradient:
@@ -45,6 +55,8 @@ def observe(
     function: Callable[[], Any],
     backward: Callable[[Any], Any] | None,
     own_backward: bool | None,
+    *,
+    at_accumulation: bool = False,
 ) -> CallResult:
     """Call a step, and its backward unless it makes that itself.
 
@@ -54,36 +66,57 @@ def observe(
         backward: the user's own, called with what the step returned.
         own_backward: True if the reference made its own backward; then this call makes its own too. Otherwise it does
             if it leaves a gradient, or returns nothing that requires one.
+        at_accumulation: whether to look at gradients where they are accumulated too, for steps that clear `.grad`.
     """
-    for slot in step.slots():
+    slots = list(step.slots())
+    for slot in slots:
         slot.tensor.grad = None
     result = CallResult(own_backward=own_backward)
+    random = RandomState().digest()
     try:
-        returned = function()
-        loss, others = _loss_and_others(returned)
-        if backward is not None:
-            others += list(leaves(backward(returned)))
-        else:
-            requires_grad = isinstance(loss, torch.Tensor) and loss.requires_grad
-            if not own_backward:
-                has_gradients = any(slot.tensor.grad is not None for slot in step.slots())
-                result.own_backward = not requires_grad or has_gradients
-            if requires_grad and not result.own_backward:
-                loss.backward()
-        result.values = dict(_values(step, loss, others))
+        with AccumulatedGradients(slot.tensor for slot in slots if at_accumulation) as accumulated:
+            loss, others = _call(step, function, backward, result, accumulated)
+            result.values = dict(_values(step, loss, others, accumulated))
+            left = [slot.tensor for slot in step.slots() if slot.tensor.grad is None]
+            result.without_gradient = any(tensor.requires_grad for tensor in left)
+            result.cleared = any(accumulated.of(tensor) for tensor in left)
     except Exception as error:  # noqa: BLE001  # whatever a user's step raises is a result to report
         result.raised = f"{type(error).__name__}: {error}"
+    result.random_state = RandomState().digest()
+    result.draws = result.random_state != random
     return result
 
 
+def _call(
+    step: StepUnderTest,
+    function: Callable[[], Any],
+    backward: Callable[[Any], Any] | None,
+    result: CallResult,
+    accumulated: AccumulatedGradients,
+) -> tuple[Any, list[tuple[str, CallValue]]]:
+    """The loss and the other results of one call; notes in `result` whether it made its own backward."""
+    returned = function()
+    loss, others = _loss_and_others(returned)
+    if backward is not None:
+        return loss, others + list(leaves(backward(returned)))
+    requires_grad = isinstance(loss, torch.Tensor) and loss.requires_grad
+    if not result.own_backward:
+        has_gradients = bool(accumulated) or any(slot.tensor.grad is not None for slot in step.slots())
+        result.own_backward = not requires_grad or has_gradients
+    if requires_grad and not result.own_backward:
+        loss.backward()
+    return loss, others
+
+
 def _values(
-    step: StepUnderTest, loss: Any, others: list[tuple[str, CallValue]]
+    step: StepUnderTest, loss: Any, others: list[tuple[str, CallValue]], accumulated: AccumulatedGradients
 ) -> Iterator[tuple[ValueKey, CallValue]]:
     slots = list(step.slots())
     for slot in slots:
         grad = slot.tensor.grad
-        if grad is not None:
-            yield ("gradient", slot.name), Gradient(grad.detach(), strides_of(grad))
+        value = accumulated.of(slot.tensor) if grad is None else Gradient(grad.detach(), strides_of(grad))
+        if value is not None:
+            yield ("gradient", slot.name), value
     yield from ((("loss", ""), value) for _, value in itertools.islice(leaves(loss), 1))
     yield from ((("result", name), value) for name, value in others)
     for slot in slots:

@@ -1,15 +1,17 @@
-"""What a step works on: its parameters and buffers by name, backed up before a run and restored after it."""
+"""What a step works on: parameters and buffers by name, modules, optimizers; backed up before a run, restored after."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import bitwise_equal
+from cabw_viz.replay.steps.object_state import ObjectState, has_state, trainers_of
 from cabw_viz.runtime.tensor_state import copy_of
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -23,6 +25,18 @@ class StepUnderTest:
     function: Callable[[], Any]
     params: Any
     """An nn.Module, or a mapping of names to leaf tensors; `check` raises for anything else."""
+    is_fresh: bool = False
+    """Whether it was built for one run, with optimizers of its own."""
+
+    @cached_property
+    def trainers(self) -> list[Any]:
+        """The optimizers of its parameters, their schedulers, and gradient scalers."""
+        return [] if self.is_fresh else trainers_of(slot.tensor for slot in self.slots())
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        """All its modules."""
+        return list(self.params.modules()) if isinstance(self.params, torch.nn.Module) else []
 
     def check(self) -> None:
         """Raise a CabwError where the parameters are not a module or leaf tensors by name."""
@@ -113,13 +127,13 @@ class TensorBackup:
 
 
 class ParameterState:
-    """The parameters, buffers, gradients and training flags of a step, as they were when this was made."""
+    """The state of a step when this was made: parameters, buffers, gradients, modules, optimizers, schedulers."""
 
     def __init__(self, step: StepUnderTest) -> None:
         self._backups = [TensorBackup(slot) for slot in step.slots()]
-        params = step.params
-        modules = list(params.modules()) if isinstance(params, torch.nn.Module) else []
-        self._training = [(module, module.training) for module in modules]
+        self._training = [(module, module.training) for module in step.modules]
+        objects = [*filter(has_state, step.modules), *step.trainers]
+        self._objects = ObjectState(objects, write, [backup.slot.tensor for backup in self._backups])
 
     def values(self) -> dict[str, torch.Tensor]:
         """The values by name."""
@@ -135,6 +149,7 @@ class ParameterState:
 
     def restore(self) -> None:
         """Restore everything."""
+        self._objects.restore()
         for backup in self._backups:
             backup.restore()
         for module, training in self._training:

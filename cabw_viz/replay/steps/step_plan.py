@@ -76,13 +76,7 @@ def step_function(step: StepUnderTest) -> Callable[[], Any]:
     return step.function
 
 
-def force_eager() -> AbstractContextManager[Any]:
-    """Context in which what `torch.compile` made runs uncompiled."""
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
-
-
-EAGER_STEP = StepMode("eager", "the step in eager, nothing in it compiled", step_function, force_eager)
+EAGER_STEP = StepMode("eager", "the step in eager, nothing in it compiled", step_function, torch_adapter.nothing_compiled)
 EAGER_RERUN = replace(EAGER_STEP, description="the same once more: what it differs by is eager's own noise")
 AS_IS = StepMode("as_is", "the step as it is, its own compiled parts too", step_function, nullcontext)
 COMPILED_AUTOGRAD = StepMode(
@@ -218,7 +212,7 @@ class _Builder:
                 expected="a pair: the step and its parameters",
                 try_=f"compare(step, model), or {BUILD}; compare(build)",
             )
-        step = StepUnderTest(*built)
+        step = StepUnderTest(*built, is_fresh=True)
         step.check()
         return step
 
