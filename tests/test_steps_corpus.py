@@ -173,3 +173,15 @@ def test_a_gradient_that_eager_itself_gets_wrong_shows_beside_a_step_that_comput
     params, step = load(name).otherwise()
     step().backward()
     assert not params["src"].grad[1:].any()
+
+
+@on_the_version_read
+@pytest.mark.parametrize("name", corpus.GARBAGE)
+def test_gradients_of_uninitialised_memory_are_not_reproducible_and_without_the_fault_all_agree(name):
+    with corpus.isolated():
+        matrix = cabw_viz.compare(built(name), against={"compiled": built(name, "aot_eager")}, repeats=1)
+        right = cabw_viz.compare(built(name, early_stop=False), against={"plain": built(name, use=False)}, repeats=1)
+    assert not matrix.ok
+    for run in matrix.runs:
+        assert {matrix.frame[run][name] for name in ("0.weight", "0.bias", "x")} == {"not_reproducible"}, matrix
+    assert right.ok, right

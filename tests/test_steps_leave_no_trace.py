@@ -124,6 +124,128 @@ def test_a_parameter_that_the_step_updates_is_put_back(net, step):
         assert torch.equal(net.state_dict()[name], value)
 
 
+class Counted(nn.Module):
+    """Keeps state in attributes that PyTorch knows nothing of."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls, self.seen = nn.Linear(4, 4), 0, {"norms": [], "last": torch.zeros(3, 4)}
+        self.mean = torch.zeros(4)  # no buffer
+
+    def forward(self, x):
+        y = self.layer(x) * (1 + self.calls)
+        self.calls += 1
+        self.seen["norms"].append(float(y.detach().norm()))
+        self.seen["last"] = y.detach()
+        self.mean.lerp_(y.detach().mean(0), 0.5)
+        self.extra = self.calls
+        return y - self.mean
+
+
+def trained(net):
+    """A step with an optimizer, a schedule, a scaler and an optimizer of another parameter, some with a state."""
+    other = nn.Parameter(torch.ones(3))
+    optimizers = [torch.optim.Adam(net.parameters(), lr=0.1), torch.optim.SGD([other, net.layer.bias], 0.1, 0.9)]
+    schedule = torch.optim.lr_scheduler.StepLR(optimizers[0], 2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+    x = torch.randn(3, 4)
+
+    def step():
+        loss = net(x).square().mean() + other.sum() * 0.1
+        scaler.scale(loss).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+        schedule.step()
+        return loss.item()
+
+    return step, [other, *optimizers, schedule, scaler]
+
+
+def state_of(net, others):
+    other, adam, sgd, schedule, scaler = others
+    copies = [each.state_dict() for each in (net, adam, sgd, schedule, scaler)]
+    return copy.deepcopy([other, net.calls, net.seen, net.mean, "extra" in vars(net), *copies])
+
+
+def assert_equal(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        assert_equal(list(one.values()), list(other.values()))
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_equal(*pair)
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("steps_before", [0, 3])
+@pytest.mark.parametrize("raises", [None, ValueError, KeyboardInterrupt])
+def test_optimizers_and_attributes_of_modules_are_put_back_and_so_each_run_is_the_same(steps_before, raises):
+    torch.manual_seed(0)
+    net = Counted()
+    step, others = trained(net)
+    for _ in range(steps_before):
+        step()
+    before, containers = state_of(net, others), [net.seen, net.seen["norms"], others[1].state, others[1].param_groups]
+    calls = [0]
+
+    def whole():
+        result = step()
+        calls[0] += 1
+        if raises is not None and calls[0] == 8:
+            raise raises("stop")
+        return result
+
+    if raises is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            cabw_viz.compare(whole, net, backends=CHEAP)
+    else:
+        matrix = cabw_viz.compare(whole, net, backends=CHEAP)
+        assert matrix.ok is (raises is None), matrix
+    assert_equal(state_of(net, others), before)
+    now = [net.seen, net.seen["norms"], others[1].state, others[1].param_groups]
+    assert all(one is other for one, other in zip(now, containers, strict=True))
+
+
+def test_training_goes_on_as_without_a_comparison():
+    def losses(*, compared):
+        torch.manual_seed(0)
+        net = Counted()
+        step, _ = trained(net)
+        first = [step() for _ in range(2)]
+        if compared:
+            assert cabw_viz.compare(step, net, backends=[*CHEAP, "aot_eager"]).ok
+        return first + [step() for _ in range(4)]
+
+    assert losses(compared=True) == losses(compared=False)
+
+
+def test_hooks_that_look_at_gradients_are_removed(net):
+    before = [param._post_accumulate_grad_hooks for param in net.parameters()]
+    x = torch.randn(5, 2, 6, 6)
+
+    def step():
+        loss = net(x).square().mean()
+        loss.backward()
+        net.zero_grad()
+        return loss.item()
+
+    seen = []
+    handle = net[5].weight.register_post_accumulate_grad_hook(lambda param: seen.append(param.grad is not None))
+    assert cabw_viz.compare(step, net, backends=CHEAP).ok
+    assert all(seen)
+    assert list(net[5].weight._post_accumulate_grad_hooks) == [handle.id]
+    handle.remove()
+    net[5].weight._post_accumulate_grad_hooks = None
+    assert [param._post_accumulate_grad_hooks for param in net.parameters()] == before
+
+
 def test_a_graph_made_before_can_be_run_after(net, step):
     loss = step()
     cabw_viz.compare(step, net, backends=CHEAP, repeats=1)

@@ -38,6 +38,8 @@ class GradientComparison:
     kind: Compared = "gradient"
     noise: float | None = None
     """How far eager is from itself, in units of `max_abs_err`; None where that was not measured."""
+    norm_err: float | None = None
+    """Norm of the difference by norm of the reference; of a value of a whole step that is outside the tolerance."""
     reference_err: float | None = None
     """How far the reference is from a float64 run of the same graph: the largest absolute difference divided by the
     largest absolute value of the float64 gradient; None where there was no such run."""

@@ -38,20 +38,24 @@ def compare(  # noqa: PLR0913  # every one of these is a choice of its own, and 
     """Run a whole step, forward and backward, in several ways, and compare each with the uncompiled step.
 
     Each run begins with the same parameters, buffers, training flags and random numbers (Python's, NumPy's,
-    torch's), and calls the step `repeats` times in a row, `.grad` being None before each call; the state goes on
-    from call to call, as in training. Afterwards all of these are as they were, whatever was raised. Generators of
-    the step's own, optimizers and other Python state are not restored; let a function build the step where it has
-    any. Dynamo's compiled code in this process is dropped, so that no run uses that of another.
+    torch's), the same attributes of modules (numbers, texts, tensors, and lists and dicts of these), and the same
+    optimizers of its parameters, schedulers and gradient scalers. It calls the step `repeats` times in a row, `.grad`
+    being None before each call; the state goes on from call to call, as in training. Afterwards all of these are as
+    they were, whatever was raised. Generators of the step's own and other Python state are not restored; let a function
+    build the step where it has any. Dynamo's compiled code in this process is dropped, so that no run uses that of
+    another. Inductor is set to draw the random numbers that eager draws (`fallback_random`).
 
     The reference is the step in eager: what `torch.compile` made in it runs uncompiled. It is run twice; what the two
-    runs differ by is eager's own noise. A step that has compiled parts of its own is also run `as_is`, and its
-    backward through compiled autograd is compared with that.
+    runs differ by is eager's own noise, and what they differ by beyond rounding is `not_reproducible` in every run. A
+    step that has compiled parts of its own is also run `as_is`, and its backward through compiled autograd is compared
+    with that. Where a step sets `.grad` to None itself, gradients are read when they have been accumulated.
 
     A value agrees if each element is off by no more than `rtol` times its own size plus `atol` times the largest
     element. A value outside of that is judged by rounding: eager is run thrice more, every result that a gradient
     depends on being changed in its last bit, and a value that is off by no more than a few times what that does is
     `within_noise`. So a gradient that should be zero, and consists of rounding, raises no alarm, and each of the others
-    is judged by its own precision.
+    is judged by its own precision. Where the changes turn over a choice that the forward makes (the index of a largest
+    element), and a gradient becomes another, it is `not_judged`.
 
     Args:
         step: a function without arguments. It returns the loss, alone, first in a tuple or as `loss` in a mapping,

@@ -141,4 +141,4 @@ class FirstAccumulateHook:
         """Leave the leaf with the hooks that it had."""
         self._handle.remove()
         if self._had_none and not self._tensor._post_accumulate_grad_hooks:
-            self._tensor._post_accumulate_grad_hooks = None
+            self._tensor._post_accumulate_grad_hooks = None  # type: ignore[assignment]  # the stub lacks that it may be

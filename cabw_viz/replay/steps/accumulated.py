@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import TracebackType
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -11,37 +11,26 @@ from cabw_viz import torch_adapter
 from cabw_viz.runtime.gradient_snapshots import Gradient, detached_copy, strides_of
 
 
-class AccumulatedGradients:
+@contextmanager
+def accumulated_gradients(tensors: Iterable[torch.Tensor]) -> Iterator[dict[int, Gradient]]:
     """A context that copies each `.grad` when the engine has accumulated into it, before any hook of the user's.
 
-    A step that clips and updates in hooks, or that calls its optimizer and sets `.grad` to None, leaves none to read.
+    A step that updates parameters in hooks, or that calls its optimizer and then sets `.grad` to None, leaves none to
+    read. Gives the gradients after the last accumulation, by the `id` of their leaf.
 
     Args:
         tensors: the leaves; those that need no gradient are left alone.
     """
+    copies: dict[int, Gradient] = {}
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        self._tensors = [each for each in tensors if each.requires_grad and each.is_leaf]
-        self._copies: dict[int, Gradient] = {}
-        self._undo: list[torch_adapter.FirstAccumulateHook] = []
-
-    def __enter__(self) -> AccumulatedGradients:
-        self._undo = [torch_adapter.FirstAccumulateHook(tensor, self._copy) for tensor in self._tensors]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for hook in self._undo:
-            hook.remove()
-
-    def __bool__(self) -> bool:
-        return bool(self._copies)
-
-    def of(self, tensor: torch.Tensor) -> Gradient | None:
-        """The gradient of a leaf after its last accumulation; None where there was none."""
-        return self._copies.get(id(tensor))
-
-    def _copy(self, tensor: torch.Tensor) -> None:
+    def keep(tensor: torch.Tensor) -> None:
         if tensor.grad is not None:
-            self._copies[id(tensor)] = Gradient(detached_copy(tensor.grad), strides_of(tensor.grad))
+            copies[id(tensor)] = Gradient(detached_copy(tensor.grad), strides_of(tensor.grad))
+
+    leaves = [each for each in tensors if each.requires_grad and each.is_leaf]
+    hooks = [torch_adapter.FirstAccumulateHook(tensor, keep) for tensor in leaves]
+    try:
+        yield copies
+    finally:
+        for hook in hooks:
+            hook.remove()

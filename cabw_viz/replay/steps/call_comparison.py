@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cabw_viz.numerics.compare import aligned, compare
+from cabw_viz.numerics.compare import aligned, compare, plain, zeros_where_not_finite
+from cabw_viz.numerics.distance import relative_distance
 from cabw_viz.numerics.tolerance import Tolerance, UsedTolerances, coarsest, tolerance_for
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.kinds import Verdict
@@ -56,6 +57,9 @@ class CallComparer:
         if self.across and reference is not None and candidate is not None:
             candidate = aligned(candidate, reference.value)
         row = compare(name, reference, candidate, tolerance)
+        if row.verdict == "mismatch" and reference is not None and candidate is not None:
+            sides = zeros_where_not_finite(plain(reference.value), plain(candidate.value))
+            row = replace(row, norm_err=relative_distance(*sides))
         return self.noise.apply_to(replace(row, kind=kind))
 
     def _tolerance(self, key: ValueKey, *sides: Gradient | None) -> Tolerance:

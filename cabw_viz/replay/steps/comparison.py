@@ -54,7 +54,8 @@ def compare_steps(plan: Plan) -> StepMatrix:
     """Run a step in every mode of a plan, each time from the same state, and compare it with the uncompiled step.
 
     Afterwards parameters, buffers, `.grad`, training flags, attributes of modules, optimizers and random numbers are as
-    before, whatever was raised. Inductor draws the random numbers that eager draws. Dynamo's compiled code is dropped: functions are compiled again when they are next called.
+    before, whatever was raised. Inductor draws the random numbers that eager draws. Dynamo's compiled code is dropped:
+    functions are compiled again when they are next called.
 
     Raises:
         CabwError: a backward is running, compiled autograd is on, or the step leaves nothing to compare.

@@ -85,10 +85,10 @@ class ObjectState:
             if list(map(id, current.values())) != list(map(id, before.values())) or current.keys() != before.keys():
                 current.clear()
                 current.update(before)
-        for container, before in self._containers:
-            if list(map(id, container)) != list(map(id, before)):
+        for container, elements in self._containers:
+            if list(map(id, container)) != list(map(id, elements)):
                 container.clear()
-                (container.update if isinstance(container, set) else container.extend)(before)
+                (container.update if isinstance(container, set) else container.extend)(elements)
         for tensor, value in self._tensors:
             self._write(tensor, value)
 

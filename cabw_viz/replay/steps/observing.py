@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cabw_viz.record.kinds import Compared
-from cabw_viz.replay.steps.accumulated import AccumulatedGradients
+from cabw_viz.replay.steps.accumulated import accumulated_gradients
 from cabw_viz.replay.steps.parameter_state import StepUnderTest
 from cabw_viz.runtime.random_state import RandomState
 from cabw_viz.runtime.gradient_snapshots import Gradient, detached_copy, strides_of
@@ -74,12 +74,12 @@ def observe(
     result = CallResult(own_backward=own_backward)
     random = RandomState().digest()
     try:
-        with AccumulatedGradients(slot.tensor for slot in slots if at_accumulation) as accumulated:
+        with accumulated_gradients(slot.tensor for slot in slots if at_accumulation) as accumulated:
             loss, others = _call(step, function, backward, result, accumulated)
             result.values = dict(_values(step, loss, others, accumulated))
             left = [slot.tensor for slot in step.slots() if slot.tensor.grad is None]
             result.without_gradient = any(tensor.requires_grad for tensor in left)
-            result.cleared = any(accumulated.of(tensor) for tensor in left)
+            result.cleared = any(id(tensor) in accumulated for tensor in left)
     except Exception as error:  # noqa: BLE001  # whatever a user's step raises is a result to report
         result.raised = f"{type(error).__name__}: {error}"
     result.random_state = RandomState().digest()
@@ -92,7 +92,7 @@ def _call(
     function: Callable[[], Any],
     backward: Callable[[Any], Any] | None,
     result: CallResult,
-    accumulated: AccumulatedGradients,
+    accumulated: dict[int, Gradient],
 ) -> tuple[Any, list[tuple[str, CallValue]]]:
     """The loss and the other results of one call; notes in `result` whether it made its own backward."""
     returned = function()
@@ -109,12 +109,12 @@ def _call(
 
 
 def _values(
-    step: StepUnderTest, loss: Any, others: list[tuple[str, CallValue]], accumulated: AccumulatedGradients
+    step: StepUnderTest, loss: Any, others: list[tuple[str, CallValue]], accumulated: dict[int, Gradient]
 ) -> Iterator[tuple[ValueKey, CallValue]]:
     slots = list(step.slots())
     for slot in slots:
         grad = slot.tensor.grad
-        value = accumulated.of(slot.tensor) if grad is None else Gradient(grad.detach(), strides_of(grad))
+        value = accumulated.get(id(slot.tensor)) if grad is None else Gradient(grad.detach(), strides_of(grad))
         if value is not None:
             yield ("gradient", slot.name), value
     yield from ((("loss", ""), value) for _, value in itertools.islice(leaves(loss), 1))

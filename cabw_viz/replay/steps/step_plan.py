@@ -76,7 +76,9 @@ def step_function(step: StepUnderTest) -> Callable[[], Any]:
     return step.function
 
 
-EAGER_STEP = StepMode("eager", "the step in eager, nothing in it compiled", step_function, torch_adapter.nothing_compiled)
+EAGER_STEP = StepMode(
+    "eager", "the step in eager, nothing in it compiled", step_function, torch_adapter.nothing_compiled
+)
 EAGER_RERUN = replace(EAGER_STEP, description="the same once more: what it differs by is eager's own noise")
 AS_IS = StepMode("as_is", "the step as it is, its own compiled parts too", step_function, nullcontext)
 COMPILED_AUTOGRAD = StepMode(
