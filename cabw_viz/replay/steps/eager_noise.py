@@ -40,12 +40,20 @@ class EagerPerturbations:
     @contextmanager
     def context(self) -> Iterator[None]:
         """The next of the contexts."""
-        kind = _PerturbedBackward if self._only_backward else PerturbedResults
+        kind = _PerturbedBackward if self._only_backward else _PerturbedEager
         with torch_adapter.nothing_compiled(), kind(self._factors, only_differentiable=True):
             yield
 
 
-class _PerturbedBackward(PerturbedResults):
+class _PerturbedEager(PerturbedResults):
+    """Changes the results of a whole step; kernels that call others do so as without a mode."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch_adapter.as_below_autograd():
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class _PerturbedBackward(_PerturbedEager):
     """The same for results of a backward that are no part of a forward recomputed in it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
