@@ -12,8 +12,8 @@ import torch
 from cabw_viz.record.kinds import Compared
 from cabw_viz.replay.steps.accumulated import accumulated_gradients
 from cabw_viz.replay.steps.parameter_state import StepUnderTest
-from cabw_viz.runtime.random_state import RandomState
 from cabw_viz.runtime.gradient_snapshots import Gradient, detached_copy, strides_of
+from cabw_viz.runtime.random_state import RandomState
 
 ValueKey = tuple[Compared, str]
 CallValue = Gradient | str

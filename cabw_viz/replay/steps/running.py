@@ -12,8 +12,8 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.replay.steps.observing import CallResult, observe
 from cabw_viz.replay.steps.parameter_state import ParameterState
-from cabw_viz.runtime.random_state import RandomState
 from cabw_viz.replay.steps.step_plan import EAGER_STEP, Plan, StepFactory, StepMode, Variant
+from cabw_viz.runtime.random_state import RandomState
 
 T = TypeVar("T")
 
