@@ -41,16 +41,26 @@ def summary(comparison: Comparison) -> str:
     """The outcome in one sentence, such as `All 4 gradients agree: 4 bitwise`."""
     total = len(comparison.rows)
     noun = "gradient" if all(row.kind == "gradient" for row in comparison.rows) else "value"
+    coverage = f" {comparison.coverage}" if comparison.coverage else ""
     if not total:
-        return "No gradients were compared, so nothing is shown."
+        return f"No gradients were compared, so nothing is shown.{coverage}"
     listed = ", ".join(f"{count:,} {verdict}" for verdict, count in counts(comparison).items())
     bad = sum(row.verdict not in GOOD for row in comparison.rows)
     alike = _not_finite_alike(comparison)
     if not bad:
-        return (f"All {total:,} {noun}s agree: {listed}." if total > 1 else f"The one {noun} agrees: {listed}.") + alike
+        return f"{_subject(comparison, noun)}: {listed}.{alike}{coverage}"
     first = worst(comparison)
     assert first is not None
-    return f"{bad:,} of {total:,} {noun}s differ, worst {first.name}: {listed}.{alike}"
+    compared = " that were compared" if comparison.coverage else ""
+    return f"{bad:,} of {total:,} {noun}s{compared} differ, worst {first.name}: {listed}.{alike}{coverage}"
+
+
+def _subject(comparison: Comparison, noun: str) -> str:
+    """What agrees: not all where something was not compared."""
+    total = len(comparison.rows)
+    if comparison.coverage:
+        return f"The {total:,} {noun}s that were compared agree" if total > 1 else f"The one {noun} compared agrees"
+    return f"All {total:,} {noun}s agree" if total > 1 else f"The one {noun} agrees"
 
 
 def _not_finite_alike(comparison: Comparison) -> str:

@@ -66,3 +66,7 @@ class Comparison:
     """(dtype, rtol, atol) in use, one for each dtype met."""
     notes: tuple[str, ...] = ()
     """What a reader must know beside the rows: hooks that ran again, hooks left out, where both were compared."""
+    missed: tuple[str, ...] = ()
+    """Names of the gradients that the backward made and that are not among the rows."""
+    coverage: str = ""
+    """What was not compared, and why, in whole sentences; empty where all was."""

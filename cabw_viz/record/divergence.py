@@ -95,6 +95,8 @@ class Divergence:
     """How many gradients were compared."""
     notes: tuple[str, ...] = ()
     """What a reader must know beside the rows."""
+    coverage: str = ""
+    """Which gradients were not compared, and why, in whole sentences; empty where all were."""
 
     @property
     def first(self) -> DivergenceRow | None:

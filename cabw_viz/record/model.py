@@ -314,6 +314,16 @@ def _name_of_file(where: str) -> str:
 
 
 @dataclass(frozen=True)
+class InnerBackward:
+    """A backward that code inside a captured call made, and whose gradients are no part of that call's graph."""
+
+    autograd_node: int | None
+    """Number of the autograd node of the captured call in which it was made; None where that is not known."""
+    leaves: tuple[str, ...]
+    """Labels of the tensors that it accumulates into, as far as the subject names them or they are parameters."""
+
+
+@dataclass(frozen=True)
 class CaptureRecord:
     """One initial trace: the autograd nodes of the call and the graph that was made of them."""
 
@@ -330,6 +340,10 @@ class CaptureRecord:
     """The phases of the capture in which reads were watched: that there is no touch means something only there."""
     touches: tuple[Touch, ...] = ()
     """The metadata reads before the graph ran, in order of first reading."""
+    inner_backwards: tuple[InnerBackward, ...] = ()
+    """In the user's own run, as far as they accumulate into a `.grad`."""
+    other_gradients: tuple[str, ...] = ()
+    """Labels of the subject's tensors whose `.grad` was set in that run by something else."""
     lines_off: str = ""
     """Why no forward lines were noted in the block; empty where they were."""
     failure: Failure | None = None

@@ -112,7 +112,9 @@ try:
         backward_is_running,
         compiler_is_tracing,
         gradient_edge,
+        graph_task,
         patched_engine_entry,
+        running_node,
     )
     from cabw_viz.torch_adapter.frames import (
         backward_maker,

@@ -115,6 +115,13 @@ def backward_is_running() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+graph_task: Callable[[], int] = torch._C._current_graph_task_id
+"""The number of the backward that runs in this thread; that of one inside another is larger. -1 for none."""
+
+running_node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
+"""The autograd node whose call runs in this thread; None where none does."""
+
+
 def compiler_is_tracing() -> bool:
     """Whether Dynamo or AOTAutograd is tracing in this thread."""
     return torch._guards.TracingContext.try_get() is not None

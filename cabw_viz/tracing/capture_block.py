@@ -15,6 +15,7 @@ from cabw_viz.runtime.capture_state import CaptureState
 from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.calls import miss_reason
 from cabw_viz.tracing.capture_options import CaptureOptions
+from cabw_viz.tracing.inner_backwards import InnerBackwards
 from cabw_viz.tracing.node_gradients import Budget
 from cabw_viz.tracing.outcome import CacheHit, NewCapture, TraceFailed, TraceOutcome
 from cabw_viz.tracing.trace_cache import TraceCache
@@ -50,6 +51,8 @@ class CaptureBlock:
         self.budget = Budget(options.max_bytes) if options.gradients == "nodes" else None
         self.cache = TraceCache()
         self._thread = _Thread()
+        self.inner: InnerBackwards | None = None
+        """Of the captured call that runs in eager now; None where none does."""
 
     @property
     def keeps_gradients(self) -> bool:
@@ -69,6 +72,19 @@ class CaptureBlock:
             yield
         finally:
             self._thread.trace = None
+
+    @contextmanager
+    def running(self, outcome: NewCapture, trace: BackwardTrace) -> Iterator[None]:
+        """A context for the user's own run of a captured call: notes what gets its gradient elsewhere."""
+        inner = self.inner = InnerBackwards(trace.leaves, trace.numbering, trace.names)
+        try:
+            with inner.watching():
+                yield
+        finally:
+            self.inner = None
+        if inner.found or inner.others:
+            record = replace(outcome.record, inner_backwards=tuple(inner.found), other_gradients=inner.others)
+            self.sink.update_record(outcome.index, record)
 
     def tracer_class(self, base: type[Any]) -> type[Any]:
         """A tracer class, with the tripwire where the block wants it."""

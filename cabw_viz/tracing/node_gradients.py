@@ -92,6 +92,8 @@ class NodeWatch:
         self._compare_bits = any(node.kind not in TRUSTED or node.hooks for node in self.nodes)
         self.error = ""
         """What went wrong in our hooks; empty where nothing did."""
+        self._task: int | None = None
+        """The number of the watched backward; None until a hook was called."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -141,7 +143,7 @@ class NodeWatch:
         """A hook that changes nothing. After an error of ours nothing more is noted, and the backward goes on."""
 
         def hook(*gradients: Any) -> None:
-            if self.error:
+            if self.error or self._is_inside_another():
                 return
             try:
                 with torch_adapter.without_any_torch_function(), torch_adapter.unseen_operators():
@@ -150,6 +152,19 @@ class NodeWatch:
                 self.error = f"{type(error).__name__} at {row.name} (#{row.number}): {error}"
 
         return hook
+
+    def _is_inside_another(self) -> bool:
+        """Whether a backward that was made inside the watched one runs: it shares the nodes of leaves, and the hooks.
+
+        Where only leaves are watched, one inside may call a hook first; what was noted of it is dropped.
+        """
+        task = torch_adapter.graph_task()
+        if self._task is not None and task > self._task:
+            return True
+        if self._task is not None and task < self._task:
+            self.gradients.inputs.clear()
+        self._task = task
+        return False
 
     # -- what the hooks note -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from cabw_viz import torch_adapter
@@ -146,8 +146,10 @@ class Recorder:
         self._block.sink.add_event(Event(described, "bypassed", reason))
         if torch_adapter.compiled_autograd_is_on():
             self._block.cache.mark_foreign()  # the user's compiler fills it with entries that are not ours
+        inner = self._block.inner
         if threading.get_ident() == self._owner:
-            return call.run()
+            with nullcontext() if inner is None else inner.inside(call):
+                return call.run()
         with TRACE_LOCK.shared():
             return call.run()
 

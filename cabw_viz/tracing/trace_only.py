@@ -73,10 +73,12 @@ def run_in_eager(block: CaptureBlock, trace: BackwardTrace, outcome: TraceOutcom
         return call.run()
     try:
         if not block.keeps_gradients:
-            return call.run()
+            with block.running(outcome, trace):
+                return call.run()
         nodes = outcome.record.autograd_nodes  # these know which hooks they carry
         with (
             gathered_parameters(trace.state, outcome.record, trace.numbering, trace.names),
+            block.running(outcome, trace),
             watched_run(trace.state, trace.leaves, nodes, trace.numbering, block.budget),
         ):
             result = call.run()

@@ -141,6 +141,7 @@ def findings(divergence: Divergence) -> list[str]:
     """The outcome, and where NaN and infinity begin, a sentence for each."""
     return [
         analysis.summary(divergence),
+        *([divergence.coverage] if divergence.coverage else []),
         *(analysis.nonfinite_text(divergence, each) for each in divergence.nonfinite),
     ]
 

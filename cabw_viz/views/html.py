@@ -19,6 +19,7 @@ from cabw_viz.analysis import divergence as divergence_of
 from cabw_viz.analysis import parity, steps
 from cabw_viz.analysis.drawing import call_title, file_and_line, problem_of
 from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.coverage import coverage_text
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.kinds import Outcome
 from cabw_viz.record.model import CaptureRecord, Event
@@ -175,7 +176,9 @@ def _capture_title(index: int, record: CaptureRecord) -> str:
 
 def _capture_body(record: CaptureRecord, results: Results, view: GraphView | None) -> str:
     problem = f'<p class="cabw-alarm">{_prose(problem_of(record))}</p>' if record.failure else ""
-    return problem + _drawing(view) + _folded("Outline", f"<pre>{html.escape(outline(record, results))}</pre>")
+    coverage = coverage_text(record, "no part of this graph")
+    missed = f'<p class="cabw-muted">{_prose(coverage)}</p>' if coverage else ""
+    return problem + missed + _drawing(view) + _folded("Outline", f"<pre>{html.escape(outline(record, results))}</pre>")
 
 
 def _drawn(views: list[GraphView]) -> list[GraphView | None]:
@@ -269,7 +272,7 @@ def _event_row(row: _Row) -> str:
 
 def _verdict(comparison: Comparison) -> str:
     mark, css = ("✓", "ok") if parity.ok(comparison) else ("✗", "alarm")
-    return f"<p>{_span(css, f'{mark} {_text(parity.summary(comparison))}')}</p>"
+    return f"<p>{_span(css, f'{mark} {_prose(parity.summary(comparison))}')}</p>"
 
 
 def _comparison_facts(comparison: Comparison) -> str:

@@ -11,6 +11,7 @@ from cabw_viz.analysis.drawing import call_title, file_and_line, local_name, pro
 from cabw_viz.analysis.flow import AFTER, BEFORE, Entering, hooks_of, incoming, reached, returned_leaves, summed
 from cabw_viz.analysis.memory import module_text
 from cabw_viz.analysis.touches import Mark, marks, summary
+from cabw_viz.record.coverage import coverage_text
 from cabw_viz.record.kinds import PLUMBING, AutogradKind, Outcome
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Leaf
 from cabw_viz.record.results import NO_RESULTS, Results
@@ -76,6 +77,9 @@ def _header(record: CaptureRecord, results: Results, flow: dict[int, Entering]) 
     counts.append(counted(sums, "gradient sum"))
     yield ", ".join(counts)
     yield from (in_line(finding.text, 500) for finding in summary(record, results))
+    coverage = coverage_text(record, "no part of this graph")
+    if coverage:
+        yield f"inner backwards: {in_line(coverage, 500)}" if record.inner_backwards else in_line(coverage, 500)
     if record.lines_off:
         yield f"no forward lines: {in_line(record.lines_off, 200)}"
     if record.failure is not None and record.failure.autograd_node not in record.by_number:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from cabw_viz.errors import CabwError
+from cabw_viz.record.coverage import coverage_text
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import HookPolicy
@@ -80,6 +81,7 @@ def divergence(
         comparer.used.rows(),
         findings.compared,
         (*hook_notes(record, hooks), *_notes(target, gradients), *search.notes),
+        coverage_text(record),
     )
 
 

@@ -8,6 +8,7 @@ parity ── Replay.result: the graph run again at the target
 from __future__ import annotations
 
 from cabw_viz.record.comparison import Comparison
+from cabw_viz.record.coverage import coverage_text, missed_names
 from cabw_viz.replay.parity.descriptions import describe_graph, describe_run, hook_notes
 from cabw_viz.replay.parity.gradient_pairs import GradientPairs, ParityOptions
 from cabw_viz.replay.parity.noise_runs import final_rows
@@ -43,4 +44,5 @@ def parity(captured: Captured, options: ParityOptions | None = None) -> Comparis
     graph, run = describe_graph(options.target, result), describe_run(record, (g.value for g in reference.values()))
     sides = (run, graph) if record.run == "eager" else (graph, run)
     notes = (*hook_notes(record, options.hooks), *pairs.notes, *noise_notes)
-    return Comparison(*sides, tuple(rows), pairs.used.rows(), notes)
+    missed, coverage = missed_names(record), coverage_text(record)
+    return Comparison(*sides, tuple(rows), pairs.used.rows(), notes, missed, coverage)

@@ -16,6 +16,7 @@ import numpy as np
 from cabw_viz.analysis.drawing import call_title, file_and_line, problem_of
 from cabw_viz.analysis.folding import Structure
 from cabw_viz.analysis.module_tree import Group, ModuleTree, module_tree
+from cabw_viz.record.coverage import coverage_text
 from cabw_viz.record.kinds import PLUMBING, AutogradKind
 from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode, SourceLine
 from cabw_viz.record.results import NO_RESULTS, Results
@@ -97,6 +98,7 @@ def _facts(record: CaptureRecord, results: Results, capture: int, model: str) ->
         "failed_at": None if failure is None else failure.autograd_node,
         "model": model,
         "lines_off": record.lines_off,
+        "coverage": coverage_text(record, "no part of this graph"),
     }
 
 

@@ -66,7 +66,7 @@ def pack_divergence(record: CaptureRecord, divergence: Divergence | None, captur
             [divergence.rows[each.row].number, analysis.nonfinite_text(divergence, each)]
             for each in divergence.nonfinite
         ],
-        "notes": divergence.notes,
+        "notes": (*([divergence.coverage] if divergence.coverage else []), *divergence.notes),
     }
     tables: dict[str, Sequence[object]] = {
         "verdicts": SEVERITY,

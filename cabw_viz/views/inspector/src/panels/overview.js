@@ -83,6 +83,7 @@ export function overview(inspector) {
             ["Inputs", `${plural(data.inputs, "tensor")}, ${plural(data.sizes, "size")}`],
             ["Traced in", `${data.seconds.toFixed(2)} s`],
             ["PyTorch", data.torch],
+            ["Other gradients", data.coverage],
             ["Forward lines", data.lines_off && `none: ${data.lines_off}`],
           ]),
           h("p.muted.cabw-hint", null, "Select a node or a group to see it here."),

@@ -1,0 +1,119 @@
+"""What gets a gradient while a captured call runs in eager, and is no leaf of that call.
+
+Code in a backward may start another backward, as a reentrant checkpoint does: what that accumulates is no part of the
+captured graph. Such calls are seen at the engine's entry. Calls that code in C++ makes are not, nor is what a hook
+puts into a `.grad`; these show in the `.grad` of the subject's tensors, before and after. No tensor is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from cabw_viz import torch_adapter
+from cabw_viz.errors import warn
+from cabw_viz.record.model import InnerBackward, Leaf
+from cabw_viz.torch_adapter import EngineCall
+from cabw_viz.tracing.naming import Names
+from cabw_viz.tracing.node_numbering import NumberedNodes
+
+GradState = dict[int, tuple[int, int | None]]
+"""By identity of a tensor: identity and version of its `.grad`."""
+
+
+class InnerBackwards:
+    """Watches one call of the user's while it runs.
+
+    watching          around the run
+    ├─ add            for each backward that is made inside of it
+    └─ found, others  after it
+    """
+
+    def __init__(self, leaves: tuple[Leaf, ...], numbering: NumberedNodes, names: Names) -> None:
+        self._leaves, self._numbering, self._names = leaves, numbering, names
+        self._open: list[int | None] = []
+        """The autograd nodes of the inner calls that run now; one for each."""
+        self.found: list[InnerBackward] = []
+        self.others: tuple[str, ...] = ()
+        """Labels of tensors that got a gradient otherwise."""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """A context for the run of the call."""
+        try:
+            before = self._grads()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must be made
+            before = None
+            warn(f"the .grad of this backward's tensors could not be read ({type(error).__name__}: {error})")
+        yield
+        if before is None:
+            return
+        try:
+            known = {leaf.names for leaf in self._leaves}
+            inner = {label for each in self.found for label in each.leaves}
+            after = self._grads()
+            changed = [names for names, tensor in self._tensors() if after.get(id(tensor)) != before.get(id(tensor))]
+            labels = (" = ".join(names) for names in changed if names not in known)
+            self.others = tuple(label for label in labels if label not in inner)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward has been made
+            warn(f"it is not known what else got a gradient in this backward ({type(error).__name__}: {error})")
+
+    @contextmanager
+    def inside(self, call: EngineCall) -> Iterator[None]:
+        """A context for a call that is made inside; noted where it accumulates: other gradients are returned."""
+        number = self._numbering.number_of(torch_adapter.running_node()) or (self._open[-1] if self._open else None)
+        if call.accumulates:
+            try:
+                labels = dict.fromkeys(" = ".join(names) for names in self._names_of_leaves(call))
+                self.found.append(InnerBackward(number, tuple(labels)))
+            except Exception as error:  # noqa: BLE001  # whatever it is, the user's call must be made
+                warn(f"a backward inside another could not be read ({type(error).__name__}: {error})")
+        self._open.append(number)
+        try:
+            yield
+        finally:
+            self._open.pop()
+
+    def _names_of_leaves(self, call: EngineCall) -> Iterator[tuple[str, ...]]:
+        """Names of the subject's tensors and of parameters; other leaves may be made in the backward."""
+        for variable in _accumulated(call):
+            names = self._names.names_of(variable)
+            if names:
+                yield names
+            elif isinstance(variable, torch.nn.Parameter):
+                yield self._names.leaf_names(variable)
+
+    def _tensors(self) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+        return ((names, each) for names, each in self._names.named_tensors() if each.is_leaf and each.requires_grad)
+
+    def _grads(self) -> GradState:
+        with torch_adapter.without_any_torch_function():
+            pairs = ((tensor, tensor.grad) for _, tensor in self._tensors())
+            return {id(tensor): (id(grad), _version(grad)) for tensor, grad in pairs if grad is not None}
+
+
+def _version(grad: torch.Tensor) -> int | None:
+    return None if grad.is_inference() else torch_adapter.version(grad)
+
+
+def _accumulated(call: EngineCall) -> Iterator[torch.Tensor]:
+    """The leaves that a call accumulates into."""
+    wanted = {torch_adapter.gradient_edge(target)[0] for target in call.inputs}
+    todo = [torch_adapter.gradient_edge(root)[0] for root in call.roots if _has_history(root)]
+    visited = set(todo)
+    while todo:
+        node = todo.pop()
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor) and (not wanted or node in wanted):
+            yield variable
+        for below, _ in node.next_functions:
+            if below is not None and below not in visited:
+                visited.add(below)
+                todo.append(below)
+
+
+def _has_history(root: Any) -> bool:
+    return not isinstance(root, torch.Tensor) or root.requires_grad
