@@ -76,7 +76,12 @@ def _parameters(
         tensor = state.arguments.inputs[row.index]
         if record.is_only_accumulated(row):
             continue
-        if torch_adapter.is_freed(tensor) or any(key in storages for key, _ in torch_adapter.storages_of(tensor)):
+        is_parameter = bool(row.names or row.view_of)  # FSDP1's root is gathered, and its parameter a shard already
+        if (
+            is_parameter
+            or torch_adapter.is_freed(tensor)
+            or any(key in storages for key, _ in torch_adapter.storages_of(tensor))
+        ):
             yield row
 
 
