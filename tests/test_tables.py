@@ -51,7 +51,7 @@ def test_node_frame():
     assert frame.index.name == "number"
     assert list(frame.index) == list(range(9))
     columns = ["name", "kind", "inputs", "outputs", "parameter", "hooks", "graph_nodes", "to", "lifted", "baked"]
-    assert list(frame.columns) == [*columns, "module", "line", "saved_bytes"]
+    assert list(frame.columns) == [*columns, "module", "line", "backward_of", "saved_bytes"]
     assert frame.loc[5].to_dict() == {
         "name": "AddmmBackward0",
         "kind": "builtin",
@@ -65,6 +65,7 @@ def test_node_frame():
         "baked": "",
         "module": None,
         "line": None,
+        "backward_of": None,
         "saved_bytes": 0,
     }
     assert frame[frame.kind == "accumulate_grad"].parameter.to_dict() == {7: "lin.weight = tied.weight", 8: "lin.bias"}

@@ -192,6 +192,7 @@ try:
         input_metadata,
         is_python_function,
         jit_tracing_state,
+        moved_to_front,
         name_of_node,
         sequence_number,
         sequence_number_of,

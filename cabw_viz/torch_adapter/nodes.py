@@ -77,6 +77,14 @@ def gradient_spec(node: Any, position: int) -> tuple[tuple[int, ...], str] | Non
         return None
 
 
+def moved_to_front(handle: Any) -> Any:
+    """The handle of an autograd node's hook, moved before the others: C++ calls them in a plain dict's order."""
+    hooks = handle.hooks_dict_ref()
+    for key in [key for key in hooks or () if key != handle.id]:
+        hooks[key] = hooks.pop(key)
+    return handle
+
+
 def ctx_attributes(ctx: Any) -> dict[str, Any]:
     """What a Python Function has set on its `ctx` by name, beside what `save_for_backward` saves."""
     return dict(getattr(ctx, "__dict__", {}))

@@ -9,7 +9,7 @@ torch/csrc/autograd/engine.cpp), and so sees what the node will read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,8 +22,6 @@ from cabw_viz.runtime.tensor_state import copy_of
 from cabw_viz.tracing.leaves import variables_of
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
-
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @contextmanager
@@ -92,9 +90,8 @@ def _readers(record: CaptureRecord, row: LiftedInput) -> set[int]:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that the user's modes do not see; tensors of other classes need theirs."""
-    below = torch_adapter.below_modes() if type(tensor) in PLAIN else nullcontext()
-    with torch_adapter.without_any_torch_function(), below:
+    """A copy that the user's modes do not see."""
+    with torch_adapter.without_any_torch_function(), torch_adapter.unseen_operators():
         copy: torch.Tensor = copy_of(tensor)
     return copy
 

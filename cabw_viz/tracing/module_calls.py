@@ -11,6 +11,9 @@ The calls are recorded at `nn.Module.__call__`. Why not `torch.utils.module_trac
 module hooks. Dynamo traces such hooks into what it compiles, a compiled module warns of them, and the calls of
 `module.compile()` pass them by. Dynamo ignores what calls a module, and it finds torch's own `__call__` while it
 compiles.
+
+A backward with `create_graph=True` makes nodes too, by the formulas of the nodes that it runs. While one of these runs,
+the innermost call is the one in which it was made. So a second derivative has the modules of the first one.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ from cabw_viz.tracing.source_lines import SourceLines
 NO_MODULE = -1
 """In the place of a call: none is running."""
 
+NO_NODE = -1
+"""In the place of an autograd node: none is running its backward."""
+
 _MARK = "cabw_viz"
 
 
@@ -54,6 +60,8 @@ class ModuleTimeline:
     numbers: array[int] = field(default_factory=lambda: array("Q"))
     calls: array[int] = field(default_factory=lambda: array("l"))
     """The innermost call from each of the numbers on."""
+    makers: array[int] = field(default_factory=lambda: array("l"))
+    """Number of the name of the autograd node whose backward makes nodes from each of the numbers on."""
     names: array[int] = field(default_factory=lambda: array("l"))
     """Number of the module's name, for each call."""
     callers: array[int] = field(default_factory=lambda: array("l"))
@@ -67,19 +75,25 @@ class ModuleTimeline:
         self.switch_to(call)
         return call
 
-    def switch_to(self, call: int) -> None:
+    def switch_to(self, call: int, maker: int = NO_NODE) -> None:
         """Make this call the innermost one, from the next sequence number on."""
         number = sequence_number()
         if self.numbers and self.numbers[-1] == number:
-            self.calls[-1] = call
+            self.calls[-1], self.makers[-1] = call, maker
         else:
             self.numbers.append(number)
             self.calls.append(call)
+            self.makers.append(maker)
 
     def call_at(self, number: int) -> int:
         """The innermost call at a number."""
         place = bisect_right(self.numbers, number) - 1
         return NO_MODULE if place < 0 else self.calls[place]
+
+    def maker_at(self, number: int) -> int:
+        """The number of the name of the autograd node whose backward ran at a number."""
+        place = bisect_right(self.numbers, number) - 1
+        return NO_NODE if place < 0 else self.makers[place]
 
 
 class _ThreadState(threading.local):
@@ -102,6 +116,8 @@ class ModuleCalls:
         self._has_other_threads = False
         self._is_open = False
         self._compiling = 0
+        self._makers: dict[str, int] = {}
+        """Number of each name of an autograd node whose backward has made nodes."""
         self._lock = threading.Lock()
         self._original = self._recorder = torch.nn.Module.__call__
 
@@ -194,6 +210,41 @@ class ModuleCalls:
                 node.metadata.setdefault(_MARK, timeline)
                 todo += [below for below, _ in node.next_functions if below is not None and below not in visited]
 
+    # -- backwards that make nodes ----------------------------------------------------------------------------
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether this is the block's own thread, while calls are recorded."""
+        return self._is_open and self._state.timeline is self._own
+
+    @contextmanager
+    def of_backward(self, nodes: Iterable[Any]) -> Iterator[None]:
+        """A context in which a backward runs these autograd nodes, and makes others.
+
+        A pre-hook of each, which runs before the user's own ones on it, begins its turn.
+        """
+        handles = []
+        try:
+            for node in nodes:
+                if torch_adapter.sequence_number_of(node) is not None:
+                    handles.append(torch_adapter.moved_to_front(node.register_prehook(self._begins_turn(node))))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._state.timeline.switch_to(self._state.call)
+
+    def _begins_turn(self, node: Any) -> Callable[..., None]:
+        call, own = self._call_of(node), self._own
+        maker = self._makers.setdefault(torch_adapter.name_of_node(node), len(self._makers))
+
+        def hook(_: object) -> None:
+            state = self._state
+            if state.timeline is own:  # a thread of a device's has numbers of its own
+                state.timeline.switch_to(call[1] if call is not None and call[0] is own else state.call, maker)
+
+        return hook
+
     # -- looking up ------------------------------------------------------------------------------------------
 
     def is_own(self, node: Any) -> bool:
@@ -205,6 +256,16 @@ class ModuleCalls:
         calls = [self._call_of(node) for node in nodes]
         visits = self._visits(dict.fromkeys(call for call in calls if call is not None))
         return [None if call is None else ModuleCall(self._name(*call), visits[call]) for call in calls]
+
+    def makers(self, nodes: Sequence[Any]) -> list[str]:
+        """The name of the autograd node whose backward has made each node; empty for what a forward has made."""
+        names = list(self._makers)
+        return [names[number] if number != NO_NODE else "" for number in map(self._maker_of, nodes)]
+
+    def _maker_of(self, node: Any) -> int:
+        number = None if node is None else torch_adapter.sequence_number_of(node)
+        timeline = None if number is None else self._timeline_of(node)
+        return NO_NODE if number is None or timeline is None else timeline.maker_at(number)
 
     def _timeline_of(self, node: Any) -> ModuleTimeline | None:
         if self._has_other_threads:

@@ -123,21 +123,13 @@ class NodeWatch:
             return
         kinds = {hook.kind for hook in row.hooks}
         if "pre_hook" in kinds:
-            yield self._move_to_front(node.register_prehook(self._hook(self._note_inputs_before_hooks, row)))
+            yield torch_adapter.moved_to_front(node.register_prehook(self._hook(self._note_inputs_before_hooks, row)))
         yield node.register_prehook(self._hook(self._note_inputs, row))
         if row.kind == "accumulate_grad":
             return
         if "post_hook" in kinds:
-            yield self._move_to_front(node.register_hook(self._hook(self._note_outputs_before_hooks, row)))
+            yield torch_adapter.moved_to_front(node.register_hook(self._hook(self._note_outputs_before_hooks, row)))
         yield node.register_hook(self._hook(self._note_outputs, row))
-
-    @staticmethod
-    def _move_to_front(handle: Any) -> Any:
-        """Move a hook before the node's other hooks: C++ calls them in the order of a plain dict."""
-        hooks = handle.hooks_dict_ref()
-        for key in [key for key in hooks or () if key != handle.id]:
-            hooks[key] = hooks.pop(key)
-        return handle
 
     def _hook(self, note: Callable[..., None], row: AutogradNode) -> Callable[..., None]:
         """A hook that changes nothing. After an error of ours nothing more is noted, and the backward goes on."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from cabw_viz import torch_adapter
+from cabw_viz.errors import warn
 from cabw_viz.record.model import AutogradNode, SourceLine
 from cabw_viz.record.options import LinesMode
 from cabw_viz.runtime.user_objects import UserObjects
+from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing.module_calls import ModuleCall, ModuleCalls
 from cabw_viz.tracing.module_names import ModuleNames
 from cabw_viz.tracing.naming import Names
-from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
+from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes, number_nodes
 from cabw_viz.tracing.source_lines import SourceLines, line_of_anomaly_mode, reason_for_no_lines
 
 
@@ -49,10 +52,26 @@ class Provenance:
 
     def annotate(self, nodes: Sequence[AutogradNode], walk: NumberedNodes, names: Names) -> tuple[AutogradNode, ...]:
         """Autograd nodes, each with its module, the call of it, and the line of its forward op."""
-        calls = self.calls.of(walk.nodes)
+        rows = zip(nodes, self.calls.of(walk.nodes), self.calls.makers(walk.nodes), strict=True)
         return tuple(
-            self._annotate(node, walk.nodes[node.number], call, names) for node, call in zip(nodes, calls, strict=True)
+            replace(self._annotate(node, walk.nodes[node.number], call, names), backward_of=maker)
+            for node, call, maker in rows
         )
+
+    @contextmanager
+    def of_backward(self, call: EngineCall) -> Iterator[None]:
+        """A context in which the eager engine makes this call: the nodes that it makes belong to those that it runs."""
+        if not call.create_graph or not self.calls.is_own_thread:
+            yield
+            return
+        with ExitStack() as stack:
+            try:
+                with torch_adapter.unseen_operators(), torch_adapter.without_any_torch_function():
+                    nodes = number_nodes(call.roots, call.inputs).nodes
+                stack.enter_context(self.calls.of_backward(node for node in nodes if node is not ROOT))
+            except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must be made
+                warn(f"it is not known where the nodes that this backward makes come from ({error})")
+            yield
 
     def _annotate(self, node: AutogradNode, live: Any, call: ModuleCall | None, names: Names) -> AutogradNode:
         if live is ROOT:

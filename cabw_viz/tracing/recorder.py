@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from cabw_viz import torch_adapter
@@ -103,7 +103,8 @@ class Recorder:
         self._eligible += 1
         reason = self._reason_not_selected(described)
         if reason:
-            return self._bypass(call, described, reason)
+            with self._made_nodes(call):
+                return self._bypass(call, described, reason)
         try:
             user_compiler = torch_adapter.user_compiler()
         except CabwError as error:
@@ -185,4 +186,10 @@ class Recorder:
                 outcome = trace_only(self._block, trace)
         finally:
             TRACE_LOCK.release()
-        return run_in_eager(self._block, trace, outcome)
+        with self._made_nodes(trace.engine_call):
+            return run_in_eager(self._block, trace, outcome)
+
+    def _made_nodes(self, call: EngineCall) -> AbstractContextManager[None]:
+        """A context in which the nodes that this call makes get their origin, if the eager engine makes the call."""
+        is_eager = not torch_adapter.compiled_autograd_is_on()
+        return self.provenance.of_backward(call) if is_eager else nullcontext()

@@ -150,6 +150,8 @@ def _module_cell(node: AutogradNode) -> str:
     text = visible(module_text(node))
     if node.visit:
         text += f", call {node.visit + 1}"
+    if node.backward_of:
+        text += ", in its backward" if text else "in a backward"
     return in_line(text if len(text) <= MODULE_COLUMNS else f"…{text[1 - MODULE_COLUMNS :]}")
 
 

@@ -30,6 +30,7 @@ NODE_COLUMNS = {
     "baked": "object",
     "module": "object",
     "line": "object",
+    "backward_of": "object",
     "saved_bytes": "int64",
 }
 MEMORY_COLUMNS = {
@@ -91,7 +92,8 @@ def node_frame(record: CaptureRecord) -> pd.DataFrame:
     graph that were made for it; `parameter` is None but for accumulations. `lifted` says which symbolic inputs the
     node uses, `baked` which constants stand in its part of the graph: a change of those makes PyTorch capture again.
     `module` is where it was made, the subject itself by its class in brackets, and `line` the line of code that made
-    it; both are None where that is not known. `saved_bytes` counts the storages that its saved tensors lie in.
+    it; both are None where that is not known. `backward_of` names the autograd node whose backward, in a
+    call with `create_graph=True`, made it. `saved_bytes` counts the storages that its saved tensors lie in.
     """
     rows = [_node_row(record, node) for node in record.autograd_nodes]
     return _frame(rows, NODE_COLUMNS, [node.number for node in record.autograd_nodes], "number")
@@ -102,7 +104,8 @@ def _node_row(record: CaptureRecord, node: AutogradNode) -> tuple[Any, ...]:
     hooks = ", ".join(f"{hook.kind} {hook.name}" for hook in node.hooks)
     targets = tuple(dict.fromkeys(edge.target for edge in node.edges if edge.target in record.by_number))
     metadata = recapture.lifted_text(node), recapture.baked_text(node)
-    origin = memory.module_text(node) or None, None if node.line is None else str(node.line), memory.saved_bytes(node)
+    line = None if node.line is None else str(node.line)
+    origin = memory.module_text(node) or None, line, node.backward_of or None, memory.saved_bytes(node)
     flow = node.name, node.kind, node.inputs, node.outputs, leaf, hooks, len(node.graph_nodes), targets
     return *flow, *metadata, *origin
 

@@ -85,6 +85,7 @@ def test_metadata_hooks_saved_tensors_and_lines_are_packed():
         module="b",
         module_class="Linear",
         visit=1,
+        backward_of="TanhBackward0",
     )
     part = unpack(
         columns.pack_graph(
@@ -101,6 +102,12 @@ def test_metadata_hooks_saved_tensors_and_lines_are_packed():
     assert part.texts("line", "lines")[2] == ["net.py:12", "/home/ada/net.py:12", "return self.b(x)"]
     assert modules_of(part)[2] == "b"
     assert part.columns["visit"][2] == 1
+    assert part.texts("backward_of", "makers") == [
+        None,
+        None,
+        "TanhBackward0",
+        *[None] * (len(record.autograd_nodes) - 3),
+    ]
 
 
 def placed(record, modules):

@@ -212,13 +212,15 @@ def _baked(record: CaptureRecord, _: Table, __: Mapping[int, int]) -> Packed:
 
 def _forward(record: CaptureRecord, files: Mapping[str, str]) -> Packed:
     """Where in the user's code, and in which call of its module, each node's forward op ran."""
-    lines = Table()
+    lines, makers = Table(), Table()
     nodes = record.autograd_nodes
     columns: dict[str, Column | Differences] = {
         "line": lines.optional(node.line for node in nodes),
         "visit": smallest([node.visit for node in nodes]),
+        "backward_of": makers.optional(node.backward_of for node in nodes),
     }
-    return columns, {"lines": [_line(line, files if row < MOST else None) for row, line in enumerate(lines.values)]}
+    texts = [_line(line, files if row < MOST else None) for row, line in enumerate(lines.values)]
+    return columns, {"lines": texts, "makers": makers.values}
 
 
 def _line(line: SourceLine, files: Mapping[str, str] | None) -> list[object]:

@@ -147,6 +147,7 @@ const specs = (list) =>
 function nodeFacts(inspector, n) {
   const { graph } = inspector;
   const visit = graph.columns.visit[n.index];
+  const maker = graph.text("backward_of", "makers", n.index);
   const leaves = graph.leavesOf(n.index);
   const out = graph.gradients("out", n.index).filter(Boolean);
   const reads = [
@@ -165,6 +166,7 @@ function nodeFacts(inspector, n) {
           : (n.module ?? graph.model)
         : null,
     ],
+    ["Made by", maker ? `the backward of ${maker}` : null],
     ["Call", visit ? `number ${visit + 1} of this module` : null],
     ["Kind", n.kind === "builtin" ? null : n.kind.replaceAll("_", " ")],
     ...leaves.map((leaf) => [
