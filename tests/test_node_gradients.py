@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import cabw_viz
+from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.runtime.gradient_snapshots import Fingerprint, Gradient, fingerprint
 from cabw_viz.tracing import node_gradients
@@ -238,7 +239,7 @@ def test_a_dispatch_mode_of_the_users_sees_no_copies():
 
 
 def test_a_node_that_takes_no_hook_of_ours_is_a_warning_too(monkeypatch):
-    monkeypatch.setattr(node_gradients.NodeWatch, "_move_to_front", lambda handle: 1 / 0)
+    monkeypatch.setattr(torch_adapter, "moved_to_front", lambda handle: 1 / 0)
     w = torch.ones(3, requires_grad=True)
     middle = w * 2
     middle.grad_fn.register_hook(lambda made, grads: None)

@@ -223,11 +223,13 @@ class ModuleCalls:
 
         A pre-hook of each, which runs before the user's own ones on it, begins its turn.
         """
-        handles = []
+        handles: list[Any] = []
         try:
-            for node in nodes:
-                if torch_adapter.sequence_number_of(node) is not None:
-                    handles.append(torch_adapter.moved_to_front(node.register_prehook(self._begins_turn(node))))
+            handles.extend(
+                torch_adapter.moved_to_front(node.register_prehook(self._begins_turn(node)))
+                for node in nodes
+                if torch_adapter.sequence_number_of(node) is not None
+            )
             yield
         finally:
             for handle in handles:
