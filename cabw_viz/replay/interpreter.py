@@ -14,6 +14,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.replay.hook_policy import is_left_out
 from cabw_viz.replay.placement.engine_rules import accumulations_to_copy, copy_of_gradient, sum_of_gradients
+from cabw_viz.replay.placement.inductor_random import draw_of, drawn
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.progress import NO_PROGRESS
 
@@ -25,6 +26,7 @@ class GradientCollector(torch.fx.Interpreter):
     └─ call_function
        ├─ accumulate_grad  gradient collected under its autograd node's number; `.grad` untouched
        ├─ torch.add        as the engine sums gradients: one that does not exist is left out
+       ├─ inductor_random  numbers as Inductor's kernels draw them
        ├─ call_hook        those that follow an accumulation left out; the others run, unless hooks="drop"
        ├─ C++ hooks        left out: they are those of retain_grad(), which only look
        └─ everything else  as PyTorch would
@@ -56,6 +58,9 @@ class GradientCollector(torch.fx.Interpreter):
             return self._collect(self._kept(torch_adapter.accumulated_gradient(args)))
         if target is torch.add and self._is_sum():
             return sum_of_gradients(*args)
+        draw = draw_of(target)
+        if draw is not None:
+            return drawn(draw, args, kwargs, self.placed.target.dtype)
         if target is torch_adapter.call_cpp_tensor_pre_hooks:
             return self._collect(self._kept(torch_adapter.hook_input(args)))
         kind = torch_adapter.hook_type(target, kwargs)

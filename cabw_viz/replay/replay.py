@@ -16,6 +16,7 @@ from cabw_viz.replay.input_checks import check_inputs
 from cabw_viz.replay.interpreter import GradientCollector, leaf_gradients
 from cabw_viz.replay.placement.compiled import run_compiled
 from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
+from cabw_viz.replay.placement.inductor_random import check_draws
 from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.placed_graph import PlacedGraph, place
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
@@ -58,7 +59,8 @@ class Replay:
         hooks: `run`, `drop`, or `refuse` (an error if there are any but unpack hooks and those of `retain_grad()`).
 
     Raises:
-        CabwError: the session is closed, the trace failed, or there are hooks and they are refused. `graph`, and what
+        CabwError: the session is closed, the trace failed, there are hooks and they are refused, or the run has drawn
+            numbers that cannot be drawn again. `graph`, and what
             needs it: an input was changed in place since, or something in the graph cannot go to the target. `run`,
             `result`, `gradients`: PyTorch or the backend cannot run the graph outside of the engine.
     """
@@ -69,6 +71,7 @@ class Replay:
         self._hooks: HookPolicy = hooks
         self.capture = captured.runnable()
         check_frameworks(self.capture, hooks)
+        check_draws(captured.record, self.capture.graph)
         self._placed: dict[Target, PlacedGraph] = {}
 
     def at(self, target: Target) -> Replay:

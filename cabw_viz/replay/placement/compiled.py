@@ -21,6 +21,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.replay.hook_policy import is_left_out
 from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
 from cabw_viz.replay.placement.engine_rules import accumulations_to_copy, copy_of_gradient, sum_of_gradients
+from cabw_viz.replay.placement.inductor_random import draw_as_inductor
 from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import Target
@@ -70,6 +71,8 @@ def run_compiled(placed: PlacedGraph, target: Target, observation: Observation =
         CabwError: the backend cannot compile it, or what it made raises; names the backend and gives its reason.
     """
     graph, names, numbers = gradients_as_outputs(placed, observation)
+    if target.backend != "inductor":
+        draw_as_inductor(graph)
     with (
         oom_as_cabw_error(lambda: f"the graph that {target.backend_name} compiled was running", target.device),
         placed.execution_context(),
