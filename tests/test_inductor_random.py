@@ -157,5 +157,5 @@ def test_numbers_drawn_on_an_accelerator_are_refused_by_name():
     record = capture.record
     on_cuda = replace(record, inputs=tuple(replace(row, device="cuda:0") for row in record.inputs))
     inductor_random.check_draws(record, capture._captured.state.graph)
-    with pytest.raises(CabwError, match=r"inductor_\w+ stands for random numbers .* have drawn on cuda:0; they cannot be drawn again"):
+    with pytest.raises(CabwError, match=r"inductor_\w+ .* have drawn on cuda:0; they cannot be drawn again"):
         inductor_random.check_draws(on_cuda, capture._captured.state.graph)
