@@ -213,6 +213,41 @@ def test_optimizers_and_attributes_of_modules_are_put_back_and_so_each_run_is_th
     assert all(one is other for one, other in zip(now, containers, strict=True))
 
 
+@pytest.mark.parametrize("raises", [None, KeyboardInterrupt])
+def test_what_the_step_reaches_beside_its_parameters_is_put_back_too(raises):
+    torch.manual_seed(0)
+    body, head, teacher = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 1), nn.Linear(4, 1)
+    scale, x = torch.ones(1, requires_grad=True), torch.randn(5, 4)
+    optimizer = torch.optim.Adam(body.parameters())
+    (body(x).sum() * scale).backward()
+    calls = [0]
+
+    def step():
+        calls[0] += 1
+        if raises is not None and calls[0] == 5:
+            raise raises("stop")
+        loss = (head(body(x)) - teacher(x)).square().mean() * scale
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            teacher.weight.lerp_(head.weight, 0.5)
+        teacher.eval()
+        return loss.item()
+
+    def state():
+        tensors = [t for m in (body, head, teacher) for t in m.state_dict(keep_vars=True).values()] + [scale]
+        values = [(t.detach(), t.grad) for t in tensors]
+        return copy.deepcopy([[list(pair) for pair in values], optimizer.state_dict(), teacher.training])
+
+    before = state()
+    if raises is None:
+        assert cabw_viz.compare(step, head, backends=CHEAP).ok
+    else:
+        with pytest.raises(raises):
+            cabw_viz.compare(step, head, backends=CHEAP)
+    assert_equal(state(), before)
+
+
 def test_training_goes_on_as_without_a_comparison():
     def losses(*, compared):
         torch.manual_seed(0)

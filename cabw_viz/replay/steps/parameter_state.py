@@ -12,6 +12,7 @@ import torch
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import bitwise_equal
 from cabw_viz.replay.steps.object_state import ObjectState, has_state, trainers_of
+from cabw_viz.runtime.reached_state import ReachedState
 from cabw_viz.runtime.tensor_state import copy_of
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -29,14 +30,33 @@ class StepUnderTest:
     """Whether it was built for one run, with optimizers of its own."""
 
     @cached_property
+    def _reached(self) -> ReachedState:
+        """What else of the user's the function reaches, and so may change."""
+        reached = ReachedState()
+        if not self.is_fresh:
+            reached.add(self.function)
+        return reached
+
+    @cached_property
     def trainers(self) -> list[Any]:
         """The optimizers of its parameters, their schedulers, and gradient scalers."""
-        return [] if self.is_fresh else trainers_of(slot.tensor for slot in self.slots())
+        return [] if self.is_fresh else trainers_of(slot.tensor for slot in (*self.slots(), *self.other_slots()))
 
     @property
     def modules(self) -> list[torch.nn.Module]:
-        """All its modules."""
-        return list(self.params.modules()) if isinstance(self.params, torch.nn.Module) else []
+        """All its modules, and those that the function reaches besides."""
+        own = list(self.params.modules()) if isinstance(self.params, torch.nn.Module) else []
+        return list(dict.fromkeys([*own, *(module for _, module in self._reached.modules.values())]))
+
+    def other_slots(self) -> Iterator[TensorSlot]:
+        """Each parameter, buffer and leaf that the function reaches and `slots` has not: restored, and not compared."""
+        ids = {id(slot.tensor) for slot in self.slots()}
+        of_modules = (slot for path, each in self._reached.modules.values() for slot in _slots_of(each, f"{path}."))
+        leaves = (pair for pair in self._reached.tensors.values() if pair[1].requires_grad and pair[1].is_leaf)
+        for slot in (*of_modules, *(TensorSlot(name, tensor, is_buffer=False) for name, tensor in leaves)):
+            if id(slot.tensor) not in ids:
+                ids.add(id(slot.tensor))
+                yield slot
 
     def check(self) -> None:
         """Raise a CabwError where the parameters are not a module or leaf tensors by name."""
@@ -85,11 +105,15 @@ def _all_slots(params: Any) -> Iterator[TensorSlot]:
             yield TensorSlot(name, tensor, not is_parameter)
         return
     for path, module in params.named_modules():
-        prefix = f"{path}." if path else ""
-        for is_buffer, tensors in (False, module.named_parameters), (True, module.named_buffers):
-            for attribute, tensor in tensors(recurse=False):
-                name = (prefix + attribute).replace("_orig_mod.", "")  # which torch.compile(model) inserts
-                yield TensorSlot(name, tensor, is_buffer, module, attribute)
+        yield from _slots_of(module, f"{path}." if path else "")
+
+
+def _slots_of(module: torch.nn.Module, prefix: str) -> Iterator[TensorSlot]:
+    """A module's own parameters and buffers."""
+    for is_buffer, tensors in (False, module.named_parameters), (True, module.named_buffers):
+        for attribute, tensor in tensors(recurse=False):
+            name = (prefix + attribute).replace("_orig_mod.", "")  # which torch.compile(model) inserts
+            yield TensorSlot(name, tensor, is_buffer, module, attribute)
 
 
 @dataclass
@@ -127,13 +151,18 @@ class TensorBackup:
 
 
 class ParameterState:
-    """The state of a step when this was made: parameters, buffers, gradients, modules, optimizers, schedulers."""
+    """The state of a step when this was made: parameters, buffers, gradients, modules, optimizers, schedulers.
+
+    Those of modules and leaves that the step reaches besides its own are kept too.
+    """
 
     def __init__(self, step: StepUnderTest) -> None:
         self._backups = [TensorBackup(slot) for slot in step.slots()]
+        self._others = [TensorBackup(slot) for slot in step.other_slots()]
         self._training = [(module, module.training) for module in step.modules]
         objects = [*filter(has_state, step.modules), *step.trainers]
-        self._objects = ObjectState(objects, write, [backup.slot.tensor for backup in self._backups])
+        tensors = [backup.slot.tensor for backup in (*self._backups, *self._others)]
+        self._objects = ObjectState(objects, write, tensors)
 
     def values(self) -> dict[str, torch.Tensor]:
         """The values by name."""
@@ -150,7 +179,7 @@ class ParameterState:
     def restore(self) -> None:
         """Restore everything."""
         self._objects.restore()
-        for backup in self._backups:
+        for backup in (*self._backups, *self._others):
             backup.restore()
         for module, training in self._training:
             module.training = training
