@@ -41,9 +41,10 @@ def compare(  # noqa: PLR0913  # every one of these is a choice of its own, and 
     torch's), the same attributes of modules (numbers, texts, tensors, and lists and dicts of these), and the same
     optimizers of its parameters, schedulers and gradient scalers. It calls the step `repeats` times in a row, `.grad`
     being None before each call; the state goes on from call to call, as in training. Afterwards all of these are as
-    they were, whatever was raised, and so are other modules and leaves that the step reaches. Generators of the step's own and other Python state are not restored; let a function
-    build the step where it has any. Dynamo's compiled code in this process is dropped, so that no run uses that of
-    another. Inductor is set to draw the random numbers that eager draws (`fallback_random`).
+    they were, whatever was raised, and so are other modules and leaves that the step reaches. Generators of the step's
+    own and other Python state are not restored; let a function build the step where it has any. Dynamo's compiled code
+    in this process is dropped, so that no run uses that of another. Inductor is set to draw the random numbers that
+    eager draws (`fallback_random`).
 
     The reference is the step in eager: what `torch.compile` made in it runs uncompiled. It is run twice; what the two
     runs differ by is eager's own noise, and what they differ by beyond rounding is `not_reproducible` in every run. A
