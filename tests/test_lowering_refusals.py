@@ -13,6 +13,7 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.errors import CabwError
+from cabw_viz.replay.lowering.formulas import OTHER_FORMULAS
 from cabw_viz.replay.lowering.lowered import Lowered
 from tests.captures import capture_of, capture_of_run, leaf
 from tests.test_lowering import assert_same_as_the_run
@@ -223,15 +224,31 @@ def test_autocast_of_the_run_is_in_the_graph_and_that_of_the_moment_is_not():
     assert all(torch.equal(one, other) and not other.requires_grad for one, other in zip(plain, again, strict=True))
 
 
-@pytest.mark.parametrize(
-    "program", [lambda a: a.prod(), lambda a: torch.zeros(4, 3).masked_fill(torch.ones(4, 3) > 0, a.sum()).sum()]
-)
-def test_formulas_that_go_another_way_when_traced(program):
-    """`prod_backward` and `masked_fill_backward` in torch/csrc/autograd/FunctionsManual.cpp, behind
-    `areAnyTensorSubclassLike`, which holds in any trace: same gradient, other ops, hence other last bits."""
+FORMULAS = {
+    "ProdBackward0": lambda a: a.prod(),
+    "ProdBackward1": lambda a: a.prod(1).sum(),
+    "CumprodBackward0": lambda a: a.cumprod(1).sum(),
+    "MaskedFillBackward1": lambda a: torch.zeros(4, 3).masked_fill(torch.ones(4, 3) > 0, a.sum()).sum(),
+    "MaxBackward1": lambda a: -a.max(),
+    "MinBackward1": lambda a: -a.min(),
+    "MedianBackward0": lambda a: -a.median(),
+    "NanmedianBackward0": lambda a: -a.nanmedian(),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas_that_go_another_way_when_traced(name):
+    """`prod_backward`, `masked_fill_backward` and `evenly_distribute_backward` in
+    torch/csrc/autograd/FunctionsManual.cpp, behind `areAnyTensorSubclassLike`, which holds in any trace: same gradient,
+    other ops, hence other last bits."""
     a = leaf(4, 3)
-    capture = capture_of({"a": a}, lambda: program(a))
-    torch.testing.assert_close(capture.lower().gradients(), {"a": a.grad})
+    capture = capture_of({"a": a}, lambda: FORMULAS[name](a))
+    lowered = capture.lower()
+    torch.testing.assert_close(lowered.gradients(), {"a": a.grad})
+    (node,) = (node for node in capture.record.autograd_nodes if node.name == name)
+    assert lowered.inexact == (f"{name} (#{node.number})",)
+    assert repr(lowered).endswith(f"inexact: {name} (#{node.number}))")
+    assert set(FORMULAS) == set(OTHER_FORMULAS)
 
 
 # -- guards --------------------------------------------------------------------------------------------------

@@ -227,7 +227,6 @@ try:
         symbolic_size,
         traced_on_fakes,
         with_concrete_sizes,
-        with_numbered_views,
     )
     from cabw_viz.torch_adapter.tensors import (
         FakeTensor,

@@ -144,24 +144,6 @@ def with_concrete_sizes(value: Any) -> Any:
     return _pytree.tree_map_only(torch.SymInt, int, value)
 
 
-def with_numbered_views(value: Any) -> Any:
-    """A value with numbers for the symbolic sizes in it and in the shapes of its tensors, which become views."""
-
-    def view(tensor: torch.Tensor) -> torch.Tensor:
-        numbers = (tensor.shape, tensor.stride(), tensor.storage_offset()) if tensor.layout is torch.strided else ()
-        return tensor.as_strided(*with_concrete_sizes(numbers)) if is_symbolic(tuple(_flat(numbers))) else tensor
-
-    return with_concrete_sizes(_pytree.tree_map_only(torch.Tensor, view, value))
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    for each in value:
-        if isinstance(each, Sequence):
-            yield from each
-        else:
-            yield each
-
-
 def error_on_numbers(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
     """What a function raises on fake tensors whose sizes are numbers, those of the captured call; no op is recorded.
 

@@ -157,8 +157,9 @@ def _divergence_words(report: Any) -> str:
 
 
 def _lowered_words(capture: Capture) -> str:
-    lowered, replayed = capture.lower().gradients(), capture.replay()
-    return "" if same_bits(lowered, replayed) else "other bits than the replay"
+    graph = capture.lower()
+    lowered, replayed = graph.gradients(), capture.replay()
+    return "" if graph.inexact or same_bits(lowered, replayed) else "other bits than the replay"
 
 
 # ------------------------------------------------------------------------------------------------------ planted faults

@@ -63,6 +63,7 @@ class Parts:
     guards: Guards
     constants: tuple[Constant, ...]
     python_constants: tuple[PythonConstant, ...]
+    inexact: tuple[str, ...]
     origin: Origin
 
 
@@ -134,6 +135,9 @@ class Lowered(torch.fx.GraphModule):
         """Conditions on the sizes that the trace assumed: `inputs_1.shape[0] == inputs_6.shape[0]`."""
         self.constants = parts.constants
         """Tensors that the graph holds as attributes."""
+        self.inexact = parts.inexact
+        """Autograd nodes whose gradients may differ from a replay's in their last bits: PyTorch has other formulas for
+        them when it traces. For all others the graph gives the bits of a replay."""
         self._parts = parts
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lowered:
@@ -160,7 +164,8 @@ class Lowered(torch.fx.GraphModule):
 
     def __repr__(self) -> str:
         calls = sum(node.op == "call_function" for node in self.graph.nodes)
-        return f"Lowered({calls} calls, {len(self.leaves)} gradients, {len(self.guards)} guards)"
+        inexact = f", inexact: {', '.join(self.inexact)}" if self.inexact else ""
+        return f"Lowered({calls} calls, {len(self.leaves)} gradients, {len(self.guards)} guards{inexact})"
 
     def check(self, *inputs: Any) -> None:
         """Raise a CabwError for inputs that the graph was not made for."""

@@ -62,10 +62,11 @@ def explain_lowering_error(place: str, error: Exception, *, works_with_numbers: 
             try_='hooks="drop" where it is a hook; cap.replay(), which runs on real tensors',
         )
     if isinstance(error, torch_adapter.NO_FAKE_KERNEL):
+        own = "; torch.library.register_fake for an op of your own"
         return CabwError(
             f"{head} calls {_first_line(error)}, an op that has no fake kernel",
             expected="ops that compute their outputs' shapes without values",
-            try_="torch.library.register_fake for an op of your own",
+            try_=f"cap.replay(), which runs on real tensors{'' if pytorchs else own}",
         )
     if COMPILED in text:
         return CabwError(

@@ -17,6 +17,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.options import HookPolicy
 from cabw_viz.replay.lowering.assembling import GraphAssembler
+from cabw_viz.replay.lowering.formulas import nodes_with_other_formulas
 from cabw_viz.replay.lowering.guards import Expected, Guards
 from cabw_viz.replay.lowering.lowered import Lowered, Origin, Parts
 from cabw_viz.replay.lowering.python_constants import python_constants
@@ -98,8 +99,15 @@ class _Lowering:
         guards = Guards(tuple(_expected(*pair) for pair in pairs), self._trace.guards, self._symbolic, self._tied)
         guards.verify([slot.value for slot in self._inputs])
         leaves = tuple(record.leaves[index].label for index in self._indices)
-        origin, plain = Origin(self._captured), python_constants(self._captured)
-        parts = Parts(leaves, tuple(self._indices), guards, assembler.constants(), plain, origin)
+        parts = Parts(
+            leaves,
+            tuple(self._indices),
+            guards,
+            assembler.constants(),
+            python_constants(self._captured),
+            nodes_with_other_formulas(record),
+            Origin(self._captured),
+        )
         return Lowered(traced, assembler.graph, parts)
 
     def _backward(self, *values: Any) -> list[Any]:

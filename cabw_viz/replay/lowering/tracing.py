@@ -27,7 +27,7 @@ class Tracing(GradientCollector):
     ├─ error_on_numbers    a node of PyTorch's own runs on sizes that are numbers first: where C++ reads a tensor's
     │                      memory, that raises, and sizes that are symbols would end the process
     ├─ GradientCollector   as in a replay
-    └─ _on_numbers         a node that takes numbers alone gets them, with guards
+    └─ with_concrete_sizes  a node that takes numbers alone gets them, with guards
     """
 
     def __init__(self, graph: PlacedGraph, *, symbolic: bool) -> None:
@@ -66,34 +66,13 @@ class Tracing(GradientCollector):
         except Exception as failure:
             if error is not None or isinstance(failure, FINAL):
                 raise
-            return self._on_numbers(target, args, kwargs, last, failure)
-
-    def _on_numbers(
-        self,
-        target: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        last: torch.fx.Node | None,
-        failure: Exception,
-    ) -> Any:
-        """Run a call with numbers for the symbolic sizes among its arguments, then in its tensors' shapes too.
-
-        Args:
-            target: what is called.
-            args: its arguments.
-            kwargs: its keyword arguments.
-            last: what was recorded before the call that failed.
-            failure: of that call; raised where numbers do not help.
-        """
-        for with_numbers in (torch_adapter.with_concrete_sizes, torch_adapter.with_numbered_views):
             for node in _recorded_since(last):
                 if not node.users:
                     node.graph.erase_node(node)
             try:
-                return super().call_function(target, *with_numbers((args, kwargs)))
+                return super().call_function(target, *torch_adapter.with_concrete_sizes((args, kwargs)))
             except RuntimeError:
-                continue
-        raise failure
+                raise failure from None
 
     def location(self) -> str:
         """The autograd node and the graph node at which the trace is."""
