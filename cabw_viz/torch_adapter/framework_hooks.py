@@ -170,9 +170,9 @@ def queues_callback(lifted: Any) -> bool:
 
 
 def _queues(function: Any, depth: int, visited: set[int]) -> bool:
+    if not hasattr(function, "__code__") and not isinstance(function, type):
+        function = getattr(type(function), "__call__", None)  # noqa: B004  # the function that an object's call runs
     code = getattr(function, "__code__", None)
-    if code is None and not isinstance(function, type):
-        code = getattr(vars(type(function)).get("__call__"), "__code__", None)
     if code is None or id(code) in visited:
         return False
     visited.add(id(code))
