@@ -17,7 +17,7 @@ BATCH, HEADS, QUERIES, KEYS, SIZE = 2, 4, 5, 7, 8
 
 
 def formula(name):
-    return DECOMPOSITIONS[f"aten.{name}_backward.default"].compute
+    return DECOMPOSITIONS[f"aten.{name}.default"].compute
 
 
 def close(found, expected):
@@ -60,7 +60,7 @@ def attention(mask=None, *, causal=False, scale=None, heads=HEADS):
 )
 def test_attention(name, options):
     operands, expected = attention(**options)
-    close(formula(f"_scaled_dot_product_{name}")(operands), expected)
+    close(formula(f"_scaled_dot_product_{name}_backward")(operands), expected)
 
 
 def test_attention_with_masks():
@@ -68,10 +68,10 @@ def test_attention_with_masks():
     boolean = torch.rand(BATCH, 1, QUERIES, KEYS) > 0.3
     boolean[0, 0, 2] = False  # a query that sees nothing
     operands, expected = attention(boolean)
-    close(formula("_scaled_dot_product_flash_attention_for_cpu")(operands | {"attn_mask": boolean}), expected)
+    close(formula("_scaled_dot_product_flash_attention_for_cpu_backward")(operands | {"attn_mask": boolean}), expected)
     added = torch.randn(QUERIES, KEYS, dtype=torch.float64)
     operands, expected = attention(added)
-    close(formula("_scaled_dot_product_flash_attention_for_cpu")(operands | {"attn_mask": added}), expected)
+    close(formula("_scaled_dot_product_flash_attention_for_cpu_backward")(operands | {"attn_mask": added}), expected)
 
 
 def test_attention_with_a_bias_that_needs_a_gradient():
@@ -79,7 +79,7 @@ def test_attention_with_a_bias_that_needs_a_gradient():
     operands, expected = attention(bias)
     operands["grad_out_"] = operands.pop("grad_out")
     operands |= {"attn_bias": bias.detach(), "grad_input_mask": [True] * 4}
-    compute = formula("_scaled_dot_product_efficient_attention")
+    compute = formula("_scaled_dot_product_efficient_attention_backward")
     close(compute(operands), expected)
     assert compute(operands | {"grad_input_mask": [True, True, True, False]})[3] is None
 
@@ -90,14 +90,14 @@ def test_attention_as_the_kernel_of_the_cpu_gives_it():
     out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
     args = torch.randn_like(out), q, k, v, out, logsumexp, 0.0, True
     operator = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-    found = formula("_scaled_dot_product_flash_attention_for_cpu")(torch_adapter.operands(operator, args, {}))
+    found = formula("_scaled_dot_product_flash_attention_for_cpu_backward")(torch_adapter.operands(operator, args, {}))
     close(found, operator(*args))
 
 
 def test_dropout_inside_of_the_kernel_is_refused():
     operands, _ = attention()
     with pytest.raises(CabwError, match=r"dropout 0\.1 has drawn inside of its kernel"):
-        formula("_scaled_dot_product_flash_attention")(operands | {"dropout_p": 0.1})
+        formula("_scaled_dot_product_flash_attention_backward")(operands | {"dropout_p": 0.1})
 
 
 @pytest.mark.parametrize("biases", [True, False])
@@ -117,14 +117,14 @@ def test_lstm_layer(biases, reverse):
     given = x, *weights, *([] if biases else [none, none]), h, c
     operands = {name: value.detach() for name, value in zip(names, given, strict=True)}
     operands |= {"grad_output": grads[0].flip(0) if reverse else grads[0], "grad_hy": grads[1], "grad_cy": grads[2]}
-    found = formula("mkldnn_rnn_layer")(operands | {"reverse": reverse, "mode": 2, "has_biases": biases})
+    found = formula("mkldnn_rnn_layer_backward")(operands | {"reverse": reverse, "mode": 2, "has_biases": biases})
     found = found if biases else (*found[:3], *found[5:])
     close(found, expected)
 
 
 def test_other_recurrent_layers_are_refused():
     with pytest.raises(CabwError, match="kind 3 has no formula"):
-        formula("mkldnn_rnn_layer")({"mode": 3})
+        formula("mkldnn_rnn_layer_backward")({"mode": 3})
 
 
 def test_batch_norm():
@@ -146,7 +146,33 @@ def test_batch_norm():
         "epsilon": 1e-5,
     }
     with torch.no_grad():
-        close(formula("cudnn_batch_norm")(operands), expected)
+        close(formula("cudnn_batch_norm_backward")(operands), expected)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 8), (0, 16, 0), (3, 3, 3)], ids=["full", "empty groups", "rows of no group"])
+def test_grouped_products(sizes):
+    """Against the products of each group, written out; and against the kernel, in float32."""
+    torch.manual_seed(0)
+    offs = torch.tensor(sizes).cumsum(0).to(torch.int32)
+    x, weight, wide = (torch.randn(shape, dtype=torch.float64) for shape in ((16, 8), (3, 8, 8), (8, 16)))
+    groups = torch.repeat_interleave(torch.arange(3), torch.tensor(sizes))
+    operands = {"offs": offs, "bias": None, "out_dtype": None}
+    rows = formula("_grouped_mm")({"self": x, "mat2": weight} | operands)
+    expected = [x[i] @ weight[group] for i, group in enumerate(groups)]
+    close(
+        [rows[: len(groups)], rows[len(groups) :]], [torch.stack(expected), torch.zeros(16 - len(groups), 8).double()]
+    )
+    columns = formula("_grouped_mm")({"self": weight.mT, "mat2": wide} | operands)
+    expected = [weight[group].T @ wide[:, i] for i, group in enumerate(groups)]
+    close([columns[:, : len(groups)]], [torch.stack(expected, 1)])
+    summed = formula("_grouped_mm")({"self": wide, "mat2": x} | operands)
+    expected = [
+        sum((torch.outer(wide[:, i], x[i]) for i in range(len(groups)) if groups[i] == g), torch.zeros(8, 8).double())
+        for g in range(3)
+    ]
+    close([summed], [torch.stack(expected)])
+    kernel = aten._grouped_mm.default(x.float(), weight.float(), offs)
+    torch.testing.assert_close(rows[: len(groups)].float(), kernel[: len(groups)])
 
 
 def test_the_names_are_operators():

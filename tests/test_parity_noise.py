@@ -7,16 +7,20 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics import measures
+from cabw_viz.numerics.choices import UNWRITTEN_VALUE, HeldChoices, RecordedChoices, differing_choices
 from cabw_viz.numerics.constants import FULL_LIMITS, HALF_LIMITS
 from cabw_viz.numerics.distance import Distance, distance, relative_distance
-from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
+from cabw_viz.numerics.noise import proportional_noise
+from cabw_viz.numerics.perturb import LastBitRounding, PerturbedResults, SteppedRounding, UniformRounding
 from cabw_viz.numerics.precision import Precision, precision_of_sides
 from cabw_viz.replay import interpreter
 from cabw_viz.replay.parity import noise_runs
 from tests.captures import capture_of, faulty_once
+from tests.faults import planted
 from tests.test_parity import faulty, verdicts
 
 
@@ -116,7 +120,7 @@ def test_what_rounding_the_saved_values_does_is_no_fault(monkeypatch):
     capture = capture_of({"w": w}, lambda: (w * factor).sin().sum())
     report = capture.parity(dtype="bfloat16")
     assert report.ok, report
-    monkeypatch.setattr(noise_runs.NoiseRuns, "_round_inputs", lambda self, precision: None)
+    monkeypatch.setattr(noise_runs.NoiseRuns, "_measure_rounding_to", lambda self, dtype: None)
     assert not capture.parity(dtype="bfloat16").ok
 
 
@@ -141,6 +145,289 @@ def test_a_fault_of_the_reference_is_a_mismatch_too():
     assert frame.loc[0, "verdict"] == "mismatch"
     assert frame.loc[0, "candidate_err"] < 1e-6
     assert frame.loc[0, "reference_err"] == pytest.approx(1e-3, rel=1e-2)
+
+
+# ------------------------------------------------------------------------------------- what rounding may excuse
+
+
+def normed():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4)), torch.randn(64, 16)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [("float64", 1e-42), ("float64", 1e-43), ("float16", 1e-2), ("float16", 1e-4), ("float16", 1e-5)],
+)
+def test_numbers_below_the_smallest_normal_one_are_rounded_by_a_step(dtype, scale):
+    """Float32 below 1e-38, float16 below 6e-5: what the gradient loses is rounding, up to all of it."""
+    model, x = normed()
+    capture = capture_of(model, lambda: model(x).square().mean() * scale)
+    report = capture.parity(dtype=dtype)
+    assert report.ok, report
+    assert "within_noise" in set(report.frame["verdict"])
+
+
+def test_a_fault_in_numbers_below_the_smallest_normal_one_is_found_where_they_have_digits_left():
+    model, x = normed()
+    capture = capture_of(model, lambda: model(x).square().mean() * 1e-4)
+    with faulty("GeluBackward0", lambda results: [r * 1.5 for r in results]):
+        assert not capture.parity(dtype="float16").ok
+        assert not capture.parity().ok
+
+
+def test_what_an_operator_rounds_inside_is_noise():
+    """`ctc_loss` takes the exponential of differences of some hundred: eager itself is off by 1e-5 in float32."""
+    torch.manual_seed(0)
+    x, targets = torch.randn(50, 3, 15, requires_grad=True), torch.randint(1, 15, (3, 30))
+    lengths = torch.full((3,), 50), torch.full((3,), 30)
+
+    def loss(logits):
+        return nn.functional.ctc_loss(logits.log_softmax(2), targets, *lengths)
+
+    capture = capture_of({"x": x}, lambda: loss(x))
+    wide = x.detach().double().requires_grad_()
+    loss(wide).backward()
+    own_error = ((x.grad - wide.grad).abs().max() / wide.grad.abs().max()).item()
+    assert own_error > 1e-5
+    assert verdicts(capture.parity(dtype="float64")) == {"x": "within_noise"}
+    with faulty("CtcLossBackward0", lambda results: [results[0] * 1.001, *results[1:]]):
+        assert verdicts(capture.parity(dtype="float64")) == {"x": "mismatch"}
+
+
+def test_what_cancels_along_a_path_is_noise():
+    """Each layer adds a part that the next takes away again: each is right to 1e-7, the sum to 1e-5."""
+
+    def loss(value):
+        for _ in range(24):
+            value = (value + 1000.0 * value.tanh()) - 1000.0 * value.tanh()
+        return value.sin().sum()
+
+    torch.manual_seed(0)
+    x = torch.randn(64, requires_grad=True)
+    report = capture_of({"x": x}, lambda: loss(x)).parity(dtype="float64")
+    assert report.ok, report
+    assert report.frame.loc[0, "reference_err"] > 1e-6
+
+
+class Experts(nn.Module):
+    """A mixture of experts of which a router chooses one; all are as good at first, so that rounding chooses."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.router, self.experts = nn.Linear(8, 4, bias=False), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        nn.init.zeros_(self.router.weight)
+
+    def forward(self, x):
+        weights, index = self.router(x).softmax(-1).topk(1, -1)
+        results = torch.stack([expert(x) for expert in self.experts], -2)
+        return torch.gather(results, -2, index.unsqueeze(-1).expand(*index.shape, 8)).squeeze(-2) * weights
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_fault_is_found_where_rounding_could_turn_over_a_choice(checkpointed):
+    torch.manual_seed(0)
+    model, x = Experts(), torch.randn(6, 8)
+    run = (lambda: checkpoint(model, x, use_reentrant=False)) if checkpointed else (lambda: model(x))
+    capture = capture_of(model, lambda: run().square().sum())
+    assert capture.parity().ok
+    assert capture.parity(dtype="float64").ok
+    with planted("gather_backward0", lambda g: g * 1.5):
+        report = capture.parity()
+    assert not report.ok
+    assert set(report.frame["verdict"]) & {"mismatch", "not_judged"}
+
+
+def masked_by_its_maximum(x):
+    """A maximum whose gradient goes to the elements that equal it, computed anew in the backward."""
+
+    class Largest(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            largest = (x * 1.1).amax(-1, keepdim=True)
+            ctx.save_for_backward(x, largest)
+            return largest
+
+        @staticmethod
+        def backward(ctx, g):
+            x, largest = ctx.saved_tensors
+            mask = x * 1.1 == largest
+            return g * mask / mask.sum(-1, keepdim=True)
+
+    return Largest.apply(x)
+
+
+def test_a_saved_maximum_that_the_dtype_would_not_have_saved_gives_no_verdict():
+    """In float64 the product is another, and equals the saved maximum nowhere: 0 / 0 there, a gradient in float32."""
+    torch.manual_seed(0)
+    x, other = torch.randn(5, 7, requires_grad=True), torch.randn(5, requires_grad=True)
+    capture = capture_of(
+        {"x": x, "other": other}, lambda: (masked_by_its_maximum(x)[:, 0] * other).sum() + other.exp().sum()
+    )
+    report = capture.parity(dtype="float64")
+    found = verdicts(report)
+    assert found["x"] == "not_judged", report
+    assert found["other"] in {"within_tolerance", "bitwise"}
+    note = report.frame.set_index("parameter").loc["x", "note"]
+    assert note.startswith("eq at LargestBackward")
+    assert "a forward in torch.float64 would have saved another" in note
+    with faulty("ExpBackward0", lambda results: [r * 1.001 for r in results]):
+        assert verdicts(capture.parity(dtype="float64"))["other"] == "mismatch"
+
+
+@pytest.mark.parametrize("operator", [torch.cdist, None])
+def test_a_maximum_norm_in_float64_gives_no_verdict(operator):
+    """The kernel looks for the differences that equal the saved distance; the distance was rounded to float32."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 5, requires_grad=True)
+    weights = torch.randn(36 if operator else 15)
+
+    def loss():
+        apart = torch.cdist(x, x.detach() * 0.7, p=math.inf) if operator else nn.functional.pdist(x, p=math.inf)
+        return (apart.reshape(-1) * weights).sum()
+
+    capture = capture_of({"x": x}, loss)
+    assert capture.parity().ok
+    report = capture.parity(dtype="float64")
+    assert verdicts(report)["x"] in {"not_judged", "within_tolerance"}, report
+    with faulty(
+        "CdistBackward0" if operator else "PdistBackward0", lambda rs: [r if r is None else r * 1.5 for r in rs]
+    ):
+        assert not capture.parity(dtype="float64").ok
+        assert not capture.parity().ok
+
+
+def test_a_gradient_that_is_another_each_time_is_not_reproducible():
+    """Rounding would explain any difference of two such gradients; two runs of the graph show what it is."""
+
+    class Counting(torch.autograd.Function):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            Counting.calls += 1
+            return g * Counting.calls
+
+    torch.manual_seed(0)
+    w, v = torch.randn(64, requires_grad=True), torch.randn(64, requires_grad=True)
+    capture = capture_of({"w": w, "v": v}, lambda: Counting.apply(w).sin().sum() + v.sin().sum())
+    report = capture.parity()
+    assert verdicts(report) == {"w": "not_reproducible", "v": "bitwise"}
+    assert "two float64 runs of this graph differ by" in report.frame.set_index("parameter").loc["w", "note"]
+
+
+def test_memory_that_an_operator_hands_out_is_filled_otherwise_in_the_second_run():
+    """The same garbage twice would look like an answer: here what was in the memory is made to stay the same."""
+
+    class Empty(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            buffer = torch.empty_like(g)
+            return g * (1 + 1e-3 * (buffer == UNWRITTEN_VALUE) + 2e-3 * state["wrong"])
+
+    state = {"wrong": False}
+    w = torch.linspace(1, 2, 64).requires_grad_()
+    capture = capture_of({"w": w}, lambda: Empty.apply(w).sin().sum())
+    assert capture.parity().ok  # all bitwise: nothing is in question
+    state["wrong"] = True
+    assert verdicts(capture.parity()) == {"w": "not_reproducible"}
+
+
+def test_a_fault_that_does_not_come_again_is_not_reproducible():
+    """A race, or a flaky kernel: one replay has it, and the next has not."""
+    model, x = transformer(torch.float32)
+    capture, calls = capture_of(model, lambda: model(x).square().mean()), []
+
+    def once(results):
+        calls.append(1)
+        return [r if r is None else r * 1.01 for r in results] if len(calls) == 1 else results
+
+    with faulty("ReluBackward0", once):
+        report = capture.parity()
+    assert "not_reproducible" in set(report.frame["verdict"])
+    assert report.frame["note"].str.startswith("two replays of this graph differ by").any()
+
+
+def test_a_factor_in_one_element_is_a_fault():
+    model, x = transformer(torch.float32)
+    capture = capture_of(model, lambda: model(x).square().mean())
+
+    def one_element(results):
+        wrong = results[0].clone()
+        wrong.view(-1)[int(wrong.abs().argmax())] *= 1.01
+        return [wrong, *results[1:]]
+
+    with faulty("ReluBackward0", one_element):
+        for options in ({}, {"dtype": "float64"}):
+            assert "mismatch" in set(capture.parity(**options).frame["verdict"])
+
+
+def test_a_grouped_product_has_a_float64_run_by_its_formula():
+    torch.manual_seed(0)
+    x, w = torch.randn(48, 32), torch.randn(4, 32, 16, requires_grad=True)
+    offs = torch.tensor([12, 20, 30, 48], dtype=torch.int32)
+    capture = capture_of({"w": w}, lambda: nn.functional.grouped_mm(x, w, offs=offs).sin().sum())
+    report = capture.parity(dtype="float64")
+    assert report.ok
+    assert "aten._grouped_mm.default was computed by its formula: it has no kernel there" in report.comparison.notes
+    with faulty("GroupedMmBackward0", lambda results: [r if r is None else r * 1.001 for r in results]):
+        assert not capture.parity(dtype="float64").ok
+    with pytest.raises(CabwError, match="experts_implementation="):
+        capture.lower()
+
+
+def test_noise_is_in_proportion():
+    size = Distance(1e-7, 1e-7, 1e-8)
+    assert proportional_noise(size, Distance(1.01e-7, 0.99e-7, 0.0), 1e-7) == (size, False)
+    jump = Distance(1e-1, 1e-2, 0.0)
+    assert proportional_noise(jump, size, 1e-7) == (size, True)  # the large perturbation turned something over
+    assert proportional_noise(jump, Distance(100.0, 10.0, 0.0), 1e-7) == (Distance(0.0, 0.0, 0.0), True)  # both did
+
+
+def test_choices_are_recorded_compared_and_held():
+    x, nudge = torch.tensor([[1.0, 1.0, 0.5], [0.2, 0.2, 0.2]]), torch.tensor([[0.0, 1e-6, 0.0], [0.0, 0.0, 1e-6]])
+
+    def chosen(x):
+        return x.argmax(-1), x > 1.0, x.round(), x.topk(1).values
+
+    def place():
+        return "node"
+
+    with RecordedChoices(place) as first:
+        expected = chosen(x)
+    with RecordedChoices(place) as second:
+        chosen(x + nudge)
+    assert differing_choices(first.choices, first.choices) == []
+    assert differing_choices(first.choices, second.choices) == [("node", "argmax"), ("node", "gt"), ("node", "topk")]
+    with HeldChoices(place, first.choices):
+        held = chosen(x + nudge)
+    assert all(torch.equal(one, other) for one, other in zip(held[:3], expected[:3], strict=True))
+    assert torch.equal(held[3], (x + nudge).amax(-1, keepdim=True))  # values are not choices
+
+
+def test_steps_are_those_of_the_dtype():
+    step = 2.0**-24  # of float16
+    x = torch.tensor([0.4 * step, 0.6 * step, 3.3 * step, 1.0, 0.0], dtype=torch.float64)
+    rounded = SteppedRounding(torch.float16, 1e-6)(x)
+    assert rounded.tolist()[:3] == [0.0, step, 3 * step]
+    assert rounded[3].item() == pytest.approx(1.0, abs=1e-6)
+    assert torch.equal(rounded[:3].half().double(), x[:3].half().double())
+    up = torch.stack([SteppedRounding(torch.float16, 1e-6, seed, random=True)(x) for seed in range(200)])
+    assert up[:, 0].mean().item() == pytest.approx(0.4 * step, rel=0.3)
+    assert (up[:, 4] == 0).all()
+    tiny = torch.tensor([3 * step, 1.0, 0.0]).half()
+    changed = torch.stack([LastBitRounding(seed)(tiny) for seed in range(100)]).double()
+    assert {round(each / step) for each in changed[:, 0].tolist()} == {2, 3, 4}
+    assert (changed[:, 2] == 0).all()
 
 
 # ---------------------------------------------------------------------------------------------- errors against float64
@@ -246,7 +533,7 @@ def test_tf32_counts_as_half_precision():
 def test_perturbation_is_of_the_size_of_rounding_and_leaves_arguments_alone():
     x = torch.linspace(1, 2, 1000, dtype=torch.float64)
     kept = x.clone()
-    with PerturbedResults(UniformFactors(2.0**-10)):
+    with PerturbedResults(UniformRounding(2.0**-10)):
         y = x * 3
         viewed = x.view(10, 100)
         counted = (x > 1.5).sum()

@@ -29,6 +29,10 @@ class Distance:
             max(abs(self.systematic), abs(other.systematic)),
         )
 
+    def with_direction(self, part: float) -> Distance:
+        """The same, where at least a part of the mean square may be along the gradient."""
+        return Distance(self.largest, self.mean_square, max(abs(self.systematic), part * self.mean_square))
+
     def divided_by(self, divisor: float) -> Distance:
         """Each figure, divided."""
         return Distance(self.largest / divisor, self.mean_square / divisor, self.systematic / divisor)

@@ -173,6 +173,7 @@ try:
         active_fx_tracer,
         as_below_autograd,
         below_modes,
+        call_below_autograd,
         graph_node_of,
         modes_are_on,
         push_mode_at_bottom,

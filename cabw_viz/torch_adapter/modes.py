@@ -62,6 +62,12 @@ def as_below_autograd() -> Iterator[None]:
         yield
 
 
+def call_below_autograd(operator: Any, args: Any, kwargs: Any) -> Any:
+    """An operator called in `__torch_dispatch__`, as it would be called without the mode."""
+    with as_below_autograd():
+        return operator(*args, **kwargs)
+
+
 below_modes = torch._C._DisableTorchDispatch
 """Context in which no mode and no subclass gets an op: C++ answers itself."""
 

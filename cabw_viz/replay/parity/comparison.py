@@ -11,7 +11,7 @@ from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.coverage import coverage_text, missed_names
 from cabw_viz.replay.parity.descriptions import describe_graph, describe_run, hook_notes
 from cabw_viz.replay.parity.gradient_pairs import GradientPairs, ParityOptions
-from cabw_viz.replay.parity.noise_runs import final_rows
+from cabw_viz.replay.parity.judgement import final_rows
 from cabw_viz.replay.replay import Replay
 from cabw_viz.runtime.capture_state import Captured
 

@@ -1,212 +1,329 @@
-"""Tells noise from faults in a parity, by further runs of the captured graph; see `cabw_viz.numerics.noise`.
+"""Further runs of a captured graph: what rounding does to each gradient, what was chosen, what comes again.
 
-final_rows ── where anything is in question, or the user asked for it: NoiseRuns
-   ├─ run_in_float64        one run in float64: both sides' errors
-   ├─ perturb_float64_runs  more of it with results changed at random, where a verdict depends on that; and one on
-   │                        rounded inputs, where the candidate is in a coarser dtype
-   └─ perturb_kernel_runs   runs on the kernels of each side with results changed, where a verdict still depends on that
+`Judgement` decides which are made; see there for the order, and `cabw_viz.numerics.noise` for the measure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from cabw_viz.errors import CabwError
+from cabw_viz.numerics.choices import Choices, FilledMemory, HeldChoices, Place, RecordedChoices
 from cabw_viz.numerics.compare import on_comparable_device, plain
-from cabw_viz.numerics.constants import KERNEL_RUNS, ROUNDING_RUNS
-from cabw_viz.numerics.distance import ZERO, Distance, distance
-from cabw_viz.numerics.noise import Float64Errors, Noise
-from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
-from cabw_viz.numerics.precision import Precision, precision_of_sides
-from cabw_viz.record.comparison import GradientComparison
-from cabw_viz.replay.interpreter import GradientCollector
-from cabw_viz.replay.parity.gradient_pairs import (
-    VERDICTS_WITH_DISTANCE,
-    GradientPairs,
-    ParityOptions,
-    with_previous_grad,
+from cabw_viz.numerics.constants import (
+    INPUT_RUNS,
+    INSIDE_DIRECTION,
+    KERNEL_RUNS,
+    LEAST_PERTURBATION,
+    SMALLER_PERTURBATION,
 )
+from cabw_viz.numerics.distance import ZERO, Distance, distance
+from cabw_viz.numerics.noise import Noise, is_bounded, proportional_noise
+from cabw_viz.numerics.perturb import PerturbedResults, Rounding, RoundingTo, SteppedRounding, UniformRounding
+from cabw_viz.numerics.precision import Precision
+from cabw_viz.numerics.tolerance import has_digits, unit_of
+from cabw_viz.replay.interpreter import GradientCollector
+from cabw_viz.replay.parity.gradient_pairs import GradientPairs, with_previous_grad
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target, resolve_target
 from cabw_viz.replay.replay import Replay
 
+Mode = Callable[[Place], AbstractContextManager[Any]]
+"""A context for one run, made for the function that says where the run is."""
 
-def final_rows(
-    replay: Replay,
-    options: ParityOptions,
-    rows: Sequence[GradientComparison],
-    pairs: GradientPairs,
-) -> tuple[list[GradientComparison], list[str]]:
-    """The rows of a comparison with the errors of both sides and the final verdicts, and notes on how they came about.
-
-    Args:
-        replay: the graph, for further runs.
-        options: of the parity.
-        rows: one for each of `pairs.leaves`.
-        pairs: the gradients.
-
-    Raises:
-        CabwError: the user asked for errors against float64, and the graph cannot run in float64.
-    """
-    record = pairs.record
-    in_question = [row for row in rows if row.verdict in VERDICTS_WITH_DISTANCE and row.verdict != "bitwise"]
-    target, gradients = options.target, (gradient.value for gradient in pairs.run.values())
-    precision = precision_of_sides(record, gradients, target.device, target.dtype, eager=record.run == "eager")
-    if precision is None or not (options.exact is True or (options.exact == "auto" and in_question)):
-        return list(rows), []
-    runs = NoiseRuns(replay, pairs)
-    try:
-        exact = runs.run_in_float64()
-    except CabwError as error:
-        if options.exact is True:
-            raise
-        return list(rows), [f"no float64 run to judge by: {error.seen}"]
-    errors = {
-        index: Float64Errors(*(distance(side, exact[index]) for side in pairs.pair(index)))
-        for index, row in zip(pairs.leaves, rows, strict=True)
-        if row.verdict in VERDICTS_WITH_DISTANCE and index in exact and _is_comparable(exact[index], pairs.pair(index))
-    }
-    if any(row.verdict == "mismatch" or precision.half for row in in_question):
-        runs.perturb_float64_runs(precision)
-    final = _with_verdicts(rows, pairs.leaves, errors, runs.noise, precision)
-    if runs.noise and any(row.verdict == "mismatch" for row in final):
-        runs.perturb_kernel_runs(precision)
-        final = _with_verdicts(rows, pairs.leaves, errors, runs.noise, precision)
-    return final, runs.notes
-
-
-def _with_verdicts(
-    rows: Sequence[GradientComparison],
-    leaves: Sequence[int],
-    errors: dict[int, Float64Errors],
-    noise: dict[int, Noise],
-    precision: Precision,
-) -> list[GradientComparison]:
-    """The rows with the errors of both sides and the verdicts that the noise leads to."""
-    final = []
-    for index, row in zip(leaves, rows, strict=True):
-        if index not in errors:
-            final.append(row)
-            continue
-        with_errors = errors[index].row_with_errors(row)
-        in_question = index in noise and row.verdict != "bitwise"
-        final.append(
-            errors[index].row_with_verdict(with_errors, noise[index], precision) if in_question else with_errors
-        )
-    return final
+Gradients = dict[int, torch.Tensor]
+"""Dense gradients by leaf."""
 
 
 class NoiseRuns:
-    """Further runs of a captured graph, and what rounding does to each leaf's gradient by these."""
+    """Runs of a captured graph in float64 and on the kernels in question, and what they show.
 
-    def __init__(self, replay: Replay, pairs: GradientPairs) -> None:
-        self._replay, self._pairs = replay, pairs
-        self._exact: dict[int, torch.Tensor] = {}
+    run_exact                in float64: what both sides are measured against
+    ├─ measure_results       results of operators changed at random, all choices held
+    ├─ measure_inputs        the graph's inputs too: what operators round inside
+    ├─ measure_kernels       the kernels of each side, results changed
+    ├─ measure_kernels_free  the same with the inputs changed
+    ├─ measure_free          results changed, choices made anew
+    ├─ repeated              the same again
+    └─ choices_at            what operators choose at a target
+
+    Args:
+        replay: the graph, at the parity's target.
+        pairs: the gradients.
+        precision: of both sides.
+    """
+
+    def __init__(self, replay: Replay, pairs: GradientPairs, precision: Precision) -> None:
+        self._replay, self._pairs, self._precision = replay, pairs, precision
+        self.exact: Gradients = {}
         self.noise: dict[int, Noise] = {}
-        self.notes: list[str] = []
+        """What rounding does in proportion to its size, with all choices held."""
+        self.inside: dict[int, Noise] = {}
+        """What rounding of the graph's inputs does: operators may round as much inside, and in one direction."""
+        self.free: dict[int, Noise] = {}
+        """What rounding does at all."""
+        self.jumps: set[int] = set()
+        """Leaves that change out of proportion, though the choices are held: a kernel compares inside."""
+        self.choices: Choices = {}
+        """Of the float64 run: its own, or those that are held in it."""
+        self.captured: Gradients = {}
+        """Run again as captured; empty until `measure_kernels`."""
+        self._fused_dtype: torch.dtype | None = None
+        device = next((g.value.device for g in pairs.run.values()), torch.device("cpu"))
+        self._target = resolve_target(None if _has_float64(device) else "cpu", torch.float64)
 
-    def run_in_float64(self) -> dict[int, torch.Tensor]:
+    # --------------------------------------------------------------------------------------------------- in float64
+
+    def run_exact(self, held: Choices | None = None) -> None:
         """Run the graph in float64, on the device of the capture if that has float64, or on the CPU.
 
-        Returns:
-            Dense gradients by leaf.
+        Args:
+            held: choices of another run, which this one makes too; None for its own.
+
+        Raises:
+            CabwError: the graph cannot run in float64.
         """
-        reference = next((g.value.device for g in self._pairs.run.values()), torch.device("cpu"))
-        self._target = resolve_target(None if _has_float64(reference) else "cpu", torch.float64)
-        (self._exact,) = self._runs(self._target, [None])
-        devices = " and ".join(dict.fromkeys(str(gradient.device) for gradient in self._exact.values()))
-        self.notes.append(
-            f"reference_err and candidate_err are against a float64 run of the captured graph on {devices}"
-        )
-        return self._exact
+        if held is None:
+            self.exact, self.choices = self._recorded(self._target)
+            return
+        self.choices, self._fused_dtype = held, self._precision.reference
+        self.noise, self.inside, self.free, self.jumps = {}, {}, {}, set()
+        self.exact = self._run(self._graph(self._target), self._held)
 
-    def perturb_float64_runs(self, precision: Precision) -> None:
+    def use_captured_kernels(self) -> None:
+        """Take a run on the kernels of the capture for the float64 run, where there is none."""
+        self.captured, self.choices = self._recorded(AS_CAPTURED)
+        self.exact = {
+            index: value.to(torch.complex128 if value.is_complex() else torch.float64)
+            for index, value in self.captured.items()
+        }
+
+    def with_choices(self, held: Choices, target: Target) -> Gradients:
+        """The float64 run with the choices that were made at a target."""
+        dtype = None if target.dtype is torch.float64 else target.dtype or self._precision.reference
+        return self._run(self._graph(self._target), partial(HeldChoices, choices=held, dtype=dtype))
+
+    def repeated(self) -> dict[int, Distance]:
+        """How far a second float64 run is from the first, where they differ in any bit.
+
+        Memory that operators hand out unwritten holds something else in it.
+        """
+        held = () if self._fused_dtype is None else (self._held,)
+        again = self._run(self._graph(self._target), lambda _: FilledMemory(), *held)
+        return {
+            index: distance(value, self.exact[index]) if bool(value.isfinite().all()) else _INFINITE
+            for index, value in again.items()
+            if index in self.exact and not _equal(value, self.exact[index])
+        }
+
+    def measure_results(self) -> None:
         """Measure what rounding the results of operators does to the float64 run."""
-        modes = [PerturbedResults(UniformFactors(precision.unit, seed)) for seed in range(ROUNDING_RUNS)]
-        for gradients in self._runs(self._target, modes):
-            for index, gradient in gradients.items():
-                error = distance(gradient, self._exact[index])
-                self.noise[index] = self.noise.get(index, Noise()).maximum(Noise(error, error))
-        if precision.coarser > 1:
-            self._round_inputs(precision)
-        computed = "TF32" if precision.tf32[0] else str(precision.reference).removeprefix("torch.")
-        self.notes.append(
-            f"what is noise was judged by {ROUNDING_RUNS} more such runs, in which each result of an operator was "
-            f"changed at random within the precision of {computed}"
+        self._measure_proportional()
+        dtype, unit = self._precision.reference, self._unit
+        steps = SteppedRounding(dtype, unit, seed=1)
+        self._add_run(self._perturbed(steps))
+        if steps.has_rounded:
+            self._add_run(self._perturbed(SteppedRounding(dtype, unit, seed=2, random=True)))
+        if self._precision.coarser > 1:
+            self._measure_rounding_to(self._precision.candidate)
+
+    def measure_inputs(self) -> None:
+        """Measure what it does to the float64 run that its inputs are rounded otherwise, as an operator may do inside.
+
+        Inside, half precision is single. A single number stays: to change it would be to change a factor of all.
+        """
+        unit = min(self._unit, max(SINGLE_UNIT, LEAST_PERTURBATION))
+        scale = min(self._precision.unit, SINGLE_UNIT) / unit
+        share = max(1.0, self._precision.coarser * self._precision.unit / SINGLE_UNIT)
+        for seed in range(INPUT_RUNS):
+            rounding = UniformRounding(unit, seed)
+            graph = _with_inputs(self._graph(self._target), rounding, least=2)
+            for index, error in self._distances(self._run(graph, *self._perturbed(rounding))).items():
+                noise = error.divided_by(1 / scale).with_direction(INSIDE_DIRECTION)
+                self._maximum(self.inside, index, Noise(noise, noise.divided_by(share)))
+
+    def measure_free(self) -> None:
+        """Measure what rounding does where it may turn choices over."""
+        for seed in range(2):
+            rounding = UniformRounding(self._unit, seed)
+            self._add(self.free, self._run(self._graph(self._target), _perturbing(rounding)))
+
+    @property
+    def _unit(self) -> float:
+        """The size of the perturbation: that of rounding, or larger where float64 could not show it."""
+        return max(self._precision.unit, LEAST_PERTURBATION)
+
+    @property
+    def _scale(self) -> float:
+        return self._precision.unit / self._unit
+
+    @property
+    def _held(self) -> Mode:
+        return partial(HeldChoices, choices=self.choices, dtype=self._fused_dtype)
+
+    def _measure_proportional(self) -> None:
+        """Two runs with the same change, one of them much smaller: what is in proportion is noise."""
+        large, small = (
+            self._distances(
+                self._run(self._graph(self._target), *self._perturbed(UniformRounding(self._unit, 0, scale)))
+            )
+            for scale in (1.0, SMALLER_PERTURBATION)
         )
+        for index, error in large.items():
+            errors = error.divided_by(1 / self._scale), small[index].divided_by(SMALLER_PERTURBATION / self._scale)
+            noise, jumps = proportional_noise(*errors, self._precision.unit)
+            if jumps:
+                self.jumps.add(index)
+            self._maximum(self.noise, index, Noise(noise, noise))
+            self._maximum(self.free, index, Noise(errors[0], errors[0]))
 
-    def _round_inputs(self, precision: Precision) -> None:
-        """Measure what it does to the float64 run that a coarser candidate has rounded what the forward saved."""
-        graph = self._replay.at(self._target).graph
-        inputs = [_rounded(value, self._replay.target.dtype) for value in graph.arguments.inputs]
-        (gradients,) = self._runs_of(replace(graph, arguments=replace(graph.arguments, inputs=inputs)), [None])
-        for index, gradient in gradients.items():
-            error = distance(gradient, self._exact[index]).divided_by(precision.coarser)
-            self.noise[index] = self.noise[index].maximum(Noise(candidate=error))
+    def _measure_rounding_to(self, dtype: torch.dtype) -> None:
+        """Measure what it does to the float64 run that a coarser candidate rounds inputs and results to its dtype."""
+        rounding, coarser = RoundingTo(dtype), self._precision.coarser
+        graph = _with_inputs(self._graph(self._target), rounding)
+        for index, error in self._distances(self._run(graph, *self._perturbed(rounding))).items():
+            known = self.noise[index].candidate.mean_square * coarser if index in self.noise else 0.0
+            noise = Noise(candidate=error.divided_by(coarser))
+            if is_bounded(error, self._precision, known, self.exact[index]):
+                self._maximum(self.noise, index, noise)
+            self._maximum(self.free, index, noise)
 
-    def perturb_kernel_runs(self, precision: Precision) -> None:
+    def _perturbed(self, rounding: Rounding) -> tuple[Mode, ...]:
+        return _perturbing(rounding), self._held
+
+    def _add_run(self, modes: Iterable[Mode]) -> None:
+        gradients = self._run(self._graph(self._target), *modes)
+        self._add(self.free, gradients)
+        self._add(self.noise, {i: value for i, value in gradients.items() if i not in self.jumps})
+
+    def _add(self, noise: dict[int, Noise], gradients: Gradients) -> None:
+        for index, error in self._distances(gradients).items():
+            scaled = error.divided_by(1 / self._scale)
+            self._maximum(noise, index, Noise(scaled, scaled))
+
+    def _distances(self, gradients: Gradients) -> dict[int, Distance]:
+        """How far the gradients of a run are from those of the float64 run."""
+        return {i: distance(value, self.exact[i]) for i, value in gradients.items() if i in self.exact}
+
+    @staticmethod
+    def _maximum(noise: dict[int, Noise], index: int, other: Noise) -> None:
+        noise[index] = noise.get(index, Noise()).maximum(other)
+
+    # --------------------------------------------------------------------------------------------- on other kernels
+
+    def choices_at(self, target: Target) -> Choices:
+        """What operators choose at a target."""
+        return self._recorded(target)[1]
+
+    def measure_kernels(self) -> None:
         """Measure how far perturbed runs on the reference's and the candidate's own kernels spread."""
-        at_capture = self._spread(AS_CAPTURED, precision.unit)
-        target = self._replay.target
+        for index, noise in self._spread_of_sides(inputs=False).items():
+            if index not in self.jumps:
+                self._maximum(self.noise, index, noise)
+            self._maximum(self.free, index, noise)
+
+    def measure_kernels_free(self) -> None:
+        """The same where the inputs change too, and with them what kernels choose inside."""
+        for index, noise in self._spread_of_sides(inputs=True).items():
+            self._maximum(self.free, index, noise)
+
+    def _spread_of_sides(self, *, inputs: bool) -> dict[int, Noise]:
+        precision, target = self._precision, self._replay.target
+        self.captured, at_capture = self._spread(AS_CAPTURED, precision.unit, inputs=inputs)
         has_own_kernels = target.moves and not target.compiles
-        at_target = self._spread(target, precision.unit_of_candidate) if has_own_kernels else {}
-        for index, spread in at_capture.items():
-            coarser = precision.coarser if index in at_target else 1.0
-            candidate = at_target.get(index, spread).divided_by(coarser)
-            self.noise[index] = self.noise[index].maximum(Noise(spread, candidate))
-        self.notes.append(
-            f"what was then still in question was judged by the spread of {KERNEL_RUNS} runs on the kernels of "
-            "each side, with results changed likewise"
-        )
+        at_target = self._spread(target, precision.unit_of_candidate, inputs=inputs)[1] if has_own_kernels else {}
+        return {
+            index: Noise(
+                spread, at_target.get(index, spread).divided_by(precision.coarser if index in at_target else 1.0)
+            )
+            for index, spread in at_capture.items()
+        }
 
-    def _spread(self, target: Target, unit: float) -> dict[int, Distance]:
-        """How far perturbed runs at a target are from an unperturbed one, in units of the float64 gradient."""
-        modes = (PerturbedResults(UniformFactors(unit, seed)) for seed in range(KERNEL_RUNS))
-        base, *perturbed = self._runs(target, [None, *modes])
+    def _spread(self, target: Target, unit: float, *, inputs: bool) -> tuple[Gradients, dict[int, Distance]]:
+        """A run at a target, and how far perturbed ones are from it, in units of the float64 gradient."""
+        base, choices = self._recorded(target)
+        held = partial(HeldChoices, choices=choices)
         spread: dict[int, Distance] = {}
-        for gradients in perturbed:
+        for seed in range(KERNEL_RUNS):
+            rounding = UniformRounding(unit, seed)
+            graph = _with_inputs(self._graph(target), rounding) if inputs else self._graph(target)
+            gradients = self._run(graph, _perturbing(rounding), held)
             for index, gradient in gradients.items():
-                exact = self._exact.get(index)
-                if exact is None or gradient.shape != exact.shape:
-                    continue
-                difference = gradient.to(exact.device, exact.dtype) - base[index].to(exact.device, exact.dtype)
-                spread[index] = spread.get(index, ZERO).maximum(distance(difference + exact, exact))
-        return spread
+                exact = self.exact.get(index)
+                if exact is not None and gradient.shape == exact.shape:
+                    apart = difference_as_distance(gradient, base[index], exact)
+                    spread[index] = spread.get(index, ZERO).maximum(apart)
+        return base, spread
 
-    def _runs(self, target: Target, modes: Sequence[PerturbedResults | None]) -> list[dict[int, torch.Tensor]]:
-        """The graph run at a target once in each mode: dense gradients by leaf."""
-        return self._runs_of(self._replay.at(target).graph, modes)
+    # ------------------------------------------------------------------------------------------------------ one run
 
-    def _runs_of(self, graph: PlacedGraph, modes: Sequence[PerturbedResults | None]) -> list[dict[int, torch.Tensor]]:
-        runs = []
-        for mode in modes:
-            with mode or nullcontext():
-                collector = GradientCollector(graph)
-                if mode is not None:  # what was saved is an input of both sides, unpacked as it was saved
-                    collector.while_unpacking = mode.paused
-                gradients = self._replay.run(collector)
-            captured = self._pairs.captured
-            sides = {index: with_previous_grad(captured, index, value) for index, value in gradients.items()}
-            runs.append({index: plain(on_comparable_device(side).value) for index, side in sides.items()})
-        return runs
+    def _graph(self, target: Target) -> PlacedGraph:
+        return self._replay.at(target).graph
+
+    def _recorded(self, target: Target) -> tuple[Gradients, Choices]:
+        modes: list[RecordedChoices] = []
+
+        def recorded(place: Place) -> RecordedChoices:
+            modes.append(RecordedChoices(place))
+            return modes[-1]
+
+        gradients = self._run(self._graph(target), recorded)
+        return gradients, modes[0].choices
+
+    def _run(self, graph: PlacedGraph, *modes: Mode) -> Gradients:
+        """The graph run once in these modes, the last of which sees an operator first."""
+        collector = GradientCollector(graph)
+
+        def place() -> str:
+            return "" if collector.current is None else collector.current.name
+
+        with ExitStack() as stack:
+            entered = [stack.enter_context(mode(place)) for mode in modes]
+            perturbed = next((mode for mode in entered if isinstance(mode, PerturbedResults)), None)
+            if perturbed is not None:  # what was saved is an input of both sides, unpacked as it was saved
+                collector.while_unpacking = perturbed.paused
+            gradients = self._replay.run(collector)
+        captured = self._pairs.captured
+        sides = {index: with_previous_grad(captured, index, value) for index, value in gradients.items()}
+        return {index: plain(on_comparable_device(side).value) for index, side in sides.items()}
 
 
-def _is_comparable(exact: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor]) -> bool:
-    """Whether a float64 gradient is finite where both sides are."""
-    finite = exact.isfinite()
-    return all(bool((finite | ~side.isfinite().to(exact.device)).all()) for side in pair)
+SINGLE_UNIT = unit_of(torch.float32)
+
+_INFINITE = Distance(float("inf"), float("inf"), float("inf"))
 
 
-def _rounded(value: Any, dtype: torch.dtype | None) -> Any:
-    """A tensor of real numbers rounded to a dtype, in its own; anything else as it is."""
-    if dtype is None or not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return value
-    return value.detach().to(dtype).to(value.dtype)
+def _perturbing(rounding: Rounding) -> Mode:
+    return lambda _: PerturbedResults(rounding)
+
+
+def difference_as_distance(one: torch.Tensor, other: torch.Tensor, exact: torch.Tensor) -> Distance:
+    """How far two gradients are from each other, in units of the float64 one."""
+    difference = one.to(exact.device, exact.dtype) - other.to(exact.device, exact.dtype)
+    return distance(difference + exact, exact)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two dense gradients are equal; NaN is equal to NaN."""
+    return one.shape == other.shape and bool(torch.isclose(one, other, rtol=0.0, atol=0.0, equal_nan=True).all())
+
+
+def _with_inputs(graph: PlacedGraph, rounding: Rounding, least: int = 1) -> PlacedGraph:
+    """A graph with those of its inputs rounded otherwise that have at least so many elements."""
+
+    def rounded(value: Any) -> Any:
+        is_rounded = type(value) is torch.Tensor or isinstance(value, torch.nn.Parameter)
+        if not is_rounded or not has_digits(value.dtype) or value.layout is not torch.strided or value.numel() < least:
+            return value
+        return rounding(value.detach()).to(value.dtype)
+
+    inputs = [rounded(value) for value in graph.arguments.inputs]
+    return replace(graph, arguments=replace(graph.arguments, inputs=inputs))
 
 
 def _has_float64(device: torch.device) -> bool:

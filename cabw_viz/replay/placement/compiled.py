@@ -19,6 +19,7 @@ import torch.fx
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.replay.hook_policy import is_left_out
+from cabw_viz.replay.placement.decompositions import way_around
 from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
 from cabw_viz.replay.placement.engine_rules import accumulations_to_copy, copy_of_gradient, sum_of_gradients
 from cabw_viz.replay.placement.inductor_random import draw_as_inductor
@@ -110,10 +111,12 @@ def _failure(target: Target, error: Exception) -> CabwError:
     if isinstance(error, CabwError):
         return error
     reason = " ".join(str(error).partition("\n\nSet TORCHDYNAMO_VERBOSE")[0].split())
+    is_aot_eager = target.backend_name == "aot_eager"
+    code_generation = "" if is_aot_eager else '; backend="aot_eager", to tell whether it is code generation'
     return CabwError(
         f"backend {target.backend_name!r} cannot run this graph: {type(error).__name__}: {reason[:REASON_LENGTH]}",
         expected="a graph that it can compile: hooks and custom Functions are Python that a compiler must trace",
-        try_='backend="eager", which interprets the graph; backend="aot_eager", to tell whether it is code generation',
+        try_=way_around(reason) or 'backend="eager", which interprets the graph' + code_generation,
     )
 
 

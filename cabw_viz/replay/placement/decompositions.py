@@ -1,7 +1,8 @@
-"""Backwards that have a kernel on one kind of device only, computed by their formula from plain operators.
+"""Operators that have a kernel on some devices or in some dtypes only, computed by their formula from plain operators.
 
 A graph captured on the CPU calls the CPU's fused attention, one captured on CUDA calls CUDA's. On other devices, and in
-a dtype that the kernel does not take, the same gradients are computed op by op, from what the forward saved.
+a dtype that the kernel does not take, the same gradients are computed op by op, from what the forward saved. Grouped
+products of matrices have no kernel in float64 anywhere.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Operands = Mapping[str, Any]
 class Formula:
     """How to compute the results of a kernel from plain operators."""
 
-    device: str
-    """The kind of device that has the kernel."""
+    device: str | None
+    """The kind of device that has the kernel; None where all have."""
     dtypes: frozenset[torch.dtype]
     """The dtypes that the kernel takes."""
     compute: Callable[[Operands], Any]
@@ -161,17 +162,75 @@ def _lstm_cell_backward(gates: Tensor, cell: Tensor, grad_h: Tensor, grad_c: Ten
     return torch.cat(parts, -1), grad_c * f
 
 
+# ----------------------------------------------------------------------------------------------------- grouped products
+
+
+def grouped_mm(of: Operands) -> Tensor:
+    """Products of matrices by groups, of which `offs` has the ends (`torch.nn.functional.grouped_mm`).
+
+    Args:
+        of: `self` and `mat2`, of which either may have a dimension of groups in front. What the two lack it in is cut
+            into groups: the rows of `self`, the columns of `mat2`, or, where both lack it, what is summed over.
+            `offs`: whole numbers, one for each group; None where both have groups. `bias`, `out_dtype`: as there.
+    """
+    a, b, offs, bias = of["self"], of["mat2"], of["offs"], of["bias"]
+    result: Tensor
+    if offs is None:
+        result = a @ b
+    elif a.dim() == b.dim():
+        result = torch.stack([a[:, start:end] @ b[start:end] for start, end in _spans(offs)])
+    elif b.dim() == _GROUPED:
+        products = [a[start:end] @ weight for (start, end), weight in zip(_spans(offs), b, strict=True)]
+        result = _padded(torch.cat(products), 0, a.shape[0])
+    else:
+        products = [weight @ b[:, start:end] for (start, end), weight in zip(_spans(offs), a, strict=True)]
+        result = _padded(torch.cat(products, 1), 1, b.shape[1])
+    return result if bias is None else result + bias
+
+
+_GROUPED = 3
+"""How many dimensions a matrix has that has one of groups in front."""
+
+
+def _spans(offs: Tensor) -> list[tuple[int, int]]:
+    ends = offs.tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _padded(result: Tensor, dim: int, size: int) -> Tensor:
+    """A result with zeros for what belongs to no group; the kernel leaves that unwritten."""
+    shape = list(result.shape)
+    shape[dim] = size - shape[dim]
+    return torch.cat([result, result.new_zeros(shape)], dim) if shape[dim] else result
+
+
 DECOMPOSITIONS: dict[str, Formula] = {
-    f"aten.{name}_backward.default": formula
+    f"aten.{name}.default": formula
     for name, formula in {
-        "_scaled_dot_product_flash_attention_for_cpu": Formula("cpu", _FLOATS, attention_backward),
-        "_scaled_dot_product_flash_attention": Formula("cuda", _HALF, attention_backward),
-        "_scaled_dot_product_cudnn_attention": Formula("cuda", _HALF, attention_backward),
-        "_scaled_dot_product_efficient_attention": Formula(
+        "_scaled_dot_product_flash_attention_for_cpu_backward": Formula("cpu", _FLOATS, attention_backward),
+        "_scaled_dot_product_flash_attention_backward": Formula("cuda", _HALF, attention_backward),
+        "_scaled_dot_product_cudnn_attention_backward": Formula("cuda", _HALF, attention_backward),
+        "_scaled_dot_product_efficient_attention_backward": Formula(
             "cuda", _HALF | {torch.float32}, attention_backward_with_bias
         ),
-        "cudnn_batch_norm": Formula("cuda", _HALF | {torch.float32}, batch_norm_backward),
-        "mkldnn_rnn_layer": Formula("cpu", _HALF | {torch.float32}, lstm_layer_backward, workspace=True),
+        "cudnn_batch_norm_backward": Formula("cuda", _HALF | {torch.float32}, batch_norm_backward),
+        "mkldnn_rnn_layer_backward": Formula("cpu", _HALF | {torch.float32}, lstm_layer_backward, workspace=True),
+        "_grouped_mm": Formula(None, _HALF | {torch.float32}, grouped_mm),
     }.items()
 }
 """By the name of the operator."""
+
+
+_GROUPED_MM_IN_HALF_ONLY = "Expected inputs of BF16 type"
+"""What PyTorch's fake kernel of `grouped_mm` says of any other dtype, though the real ones take three."""
+
+
+def way_around(reason: str) -> str | None:
+    """What to try where PyTorch gave this reason, and the way out is known."""
+    if _GROUPED_MM_IN_HALF_ONLY not in reason:
+        return None
+    return (
+        "bfloat16, in which alone PyTorch traces grouped_mm; or experts without it: "
+        'from_pretrained(..., experts_implementation="eager") of transformers; '
+        "or cap.replay() and cap.parity(), which run on real tensors"
+    )

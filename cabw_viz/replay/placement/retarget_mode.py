@@ -57,7 +57,7 @@ class RetargetMode(torch_adapter.InfraMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._paused:
-            return func(*args, **kwargs)
+            return torch_adapter.call_below_autograd(func, args, kwargs)
         if self._mapping.target.dtype is not None:
             args, kwargs = torch_adapter.tree_map_only(torch.dtype, self._mapping.dtype, (args, kwargs))
         name = str(func)
@@ -67,7 +67,8 @@ class RetargetMode(torch_adapter.InfraMode):
                 DECOMPOSITIONS[name].workspace and self._mapping.retypes
             ):
                 self.decomposed[name] = None
-                return DECOMPOSITIONS[name].compute(operands)
+                with torch_adapter.as_below_autograd():
+                    return DECOMPOSITIONS[name].compute(operands)
         if name in IN_THE_CAPTURED_DTYPE and self._mapping.retypes:
             raise CabwError(
                 f"{name} takes bytes that its forward has left, which are valid in the captured dtype only",
@@ -75,13 +76,13 @@ class RetargetMode(torch_adapter.InfraMode):
                 try_="torch.backends.cudnn.flags(enabled=False) around the forward",
             )
         if name in IN_SINGLE_PRECISION and self._mapping.target.dtype in _HALF:
-            return func(**_with_single(IN_SINGLE_PRECISION[name], torch_adapter.operands(func, args, kwargs)))
-        return func(*args, **kwargs)
+            args, kwargs = (), _with_single(IN_SINGLE_PRECISION[name], torch_adapter.operands(func, args, kwargs))
+        return torch_adapter.call_below_autograd(func, args, kwargs)
 
 
 def _has_kernel(formula: Formula, operands: Operands) -> bool:
     tensor = next(value for value in operands.values() if isinstance(value, torch.Tensor))
-    return tensor.device.type == formula.device and tensor.dtype in formula.dtypes
+    return formula.device in (None, tensor.device.type) and tensor.dtype in formula.dtypes
 
 
 def _with_single(names: tuple[str, ...], operands: Operands) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from cabw_viz import torch_adapter
 from cabw_viz.numerics.compare import plain
 from cabw_viz.numerics.constants import HALF_CHOICES, HALF_SUMS, SUMS, noise_limit
-from cabw_viz.numerics.perturb import LastBitFactors, PerturbedResults
+from cabw_viz.numerics.perturb import LastBitRounding, PerturbedResults
 from cabw_viz.numerics.tolerance import HALF_DTYPES, coarsest, has_digits, unit_of
 from cabw_viz.record.comparison import GradientComparison
 from cabw_viz.record.steps import StepCall
@@ -30,18 +30,18 @@ class EagerPerturbations:
     """
 
     def __init__(self, *, only_backward: bool = False) -> None:
-        self._factors, self._only_backward = LastBitFactors(), only_backward
+        self._rounding, self._only_backward = LastBitRounding(), only_backward
 
     @property
     def dtypes(self) -> set[torch.dtype]:
         """The dtypes of all results that were changed so far."""
-        return self._factors.dtypes
+        return self._rounding.dtypes
 
     @contextmanager
     def context(self) -> Iterator[None]:
         """The next of the contexts."""
         kind = _PerturbedBackward if self._only_backward else _PerturbedEager
-        with torch_adapter.nothing_compiled(), kind(self._factors, only_differentiable=True):
+        with torch_adapter.nothing_compiled(), kind(self._rounding, only_differentiable=True):
             yield
 
 
