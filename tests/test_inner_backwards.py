@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+from cabw_viz import torch_adapter
 from cabw_viz.tracing import inner_backwards
-from tests.captures import Twice, capture_of, faulty_once
+from cabw_viz.tracing.backward_trace import BackwardTrace
+from tests.captures import Twice, capture_of, faulty_once, session_of
 
 WIDTH = 6
+
+captured_inside = pytest.mark.skipif(
+    not torch_adapter.TRACES_INSIDE, reason="compiled autograd cannot be switched on inside a backward there"
+)
 
 
 class Blocks(nn.Module):
@@ -246,3 +255,116 @@ def test_an_inner_backward_that_raises_leaves_nothing_open():
     with pytest.raises(RuntimeError, match="does not require grad"):
         capture_of({"w": w}, lambda: Raises.apply(w).sum())
     assert capture_of({"w": w}, lambda: Twice.apply(w).sum()).parity().comparison.coverage == ""
+
+
+# ------------------------------------------------------------------------------------ captured as calls of their own
+
+
+@captured_inside
+@pytest.mark.parametrize("case", CASES)
+def test_with_inner_all_gradients_are_compared(case):
+    net, plain = CASES[case][0](), CASES[case][0]()
+    session = session_of(net, lambda: net(data()).square().sum().backward(), inner=True)
+    plain(data()).square().sum().backward()
+    for one, other in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+    assert set(session.events["outcome"]) == {"captured"}
+    assert list(session.events["call"].isna()) == [False] + [True] * (len(session) - 1)
+    rows = [row for capture in session for row in capture.parity().frame.itertuples()]
+    assert {row.verdict for row in rows} == {"bitwise"}
+    assert {row.parameter for row in rows} >= dict(net.named_parameters()).keys()
+    assert all(capture.divergence().ok for capture in session)
+    for capture in session:
+        name = next((leaf.label for leaf in capture.record.leaves if leaf.label in dict(net.named_parameters())), None)
+        if name is not None:
+            assert torch.equal(capture.replay()[name], net.get_parameter(name).grad)
+    outer, first = session[0].record, session[1].record
+    assert first.outer is not None
+    capture, node = first.outer
+    assert capture == 0
+    assert outer.by_number[node].name == "CheckpointFunctionBackward"
+    assert f"inside session[0] at #{node}" in session[1].outline()
+    assert "Captured as session[1]" in repr(session[0].parity())
+
+
+@captured_inside
+def test_with_inner_training_goes_on_as_without_a_capture():
+    def train(run):
+        net = Blocks(2)
+        for block in net.blocks:
+            block.append(nn.BatchNorm1d(WIDTH))
+            block.append(nn.Dropout(0.3))
+        optimizer = torch.optim.Adam(net.parameters(), 0.01)
+        torch.manual_seed(1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            run(net, lambda: net(data()).square().mean().backward())
+            optimizer.step()
+        return net.state_dict(), torch.rand(3)
+
+    def looked(net, step):
+        session = session_of(net, step, inner=True)
+        assert len(session) == 3
+        assert all(capture.parity().ok for capture in session)
+
+    one, other = train(looked), train(lambda _, step: step())
+    assert torch.equal(one[1], other[1])
+    assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
+
+
+@captured_inside
+def test_with_inner_a_fault_inside_is_found_there():
+    net, faulty = Blocks(), faulty_once(lambda g: g * 1.01)
+
+    class Faulty(nn.Module):
+        def forward(self, x):
+            return faulty.apply(x)
+
+    net.blocks[0].append(Faulty())
+    session = session_of(net, lambda: net(data()).square().sum().backward(), inner=True)
+    assert not session[1].parity(exact=False).ok
+    assert session[1].divergence().first.name == "FaultyOnceBackward"
+
+
+def bypass_reasons(net, **options):
+    session = session_of(net, lambda: net(data()).square().sum().backward(), **options)
+    assert len(session) == 1
+    return list(session.events.query("outcome == 'bypassed'")["reason"])
+
+
+def test_calls_that_are_not_captured_say_why(monkeypatch):
+    assert bypass_reasons(Blocks()) == ["made inside another backward"]
+    if torch_adapter.TRACES_INSIDE:
+        (reason,) = bypass_reasons(Tied(), inner=True)
+        assert "shares autograd nodes" in reason
+    monkeypatch.setattr(torch_adapter, "TRACES_INSIDE", False)
+    assert bypass_reasons(Blocks(), inner=True) == ["made inside another backward"]
+
+
+@captured_inside
+def test_an_inner_call_that_cannot_be_read_runs_as_it_is(monkeypatch):
+    prepare, plain, net = BackwardTrace.prepare, Blocks(), Blocks()
+    plain(data()).square().sum().backward()
+
+    def fail_inside(call, *rest):
+        return 1 / 0 if call.index is None else prepare(call, *rest)
+
+    monkeypatch.setattr(BackwardTrace, "prepare", fail_inside)
+    with pytest.warns(UserWarning, match="ZeroDivisionError"):
+        session = session_of(net, lambda: net(data()).square().sum().backward(), inner=True)
+    assert list(session.events["outcome"]) == ["captured", "failed"]
+    for one, other in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+    assert len(session[0].parity().comparison.missed) == 2
+
+
+@captured_inside
+def test_nothing_of_a_closed_session_stays():
+    net = Blocks()
+    session = session_of(net, lambda: net(data()).square().sum().backward(), inner=True)
+    kept = [weakref.ref(tensor) for tensor in session[1]._state.arguments.inputs if type(tensor) is torch.Tensor]
+    session.close()
+    del session
+    gc.collect()
+    assert kept
+    assert not any(reference() is not None for reference in kept)

@@ -132,9 +132,13 @@ class Drawing:
 
 
 def call_title(record: CaptureRecord) -> str:
-    """The call in a few words: `backward at train.py:12`."""
+    """The call in a few words: `backward at train.py:12`, `backward at model.py:7, inside session[0] at #6`."""
     where = file_and_line(record.call.where)
-    return f"{record.call.function} at {where}" if where else record.call.function
+    title = f"{record.call.function} at {where}" if where else record.call.function
+    if record.outer is None:
+        return title
+    capture, node = record.outer
+    return f"{title}, inside session[{capture}]" + (f" at #{node}" if node is not None else "")
 
 
 def file_and_line(where: str) -> str:

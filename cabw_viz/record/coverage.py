@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cabw_viz.record.model import CaptureRecord, InnerBackward
+from cabw_viz.record.inner_backward import InnerBackward
+from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.wording import counted
 
 NAMED = 4
@@ -37,6 +38,9 @@ def _sentences(record: CaptureRecord, verdict: str) -> Iterator[str]:
             yield f"A part of the gradient of {_listed(shared)} came from {place}, {verdict}."
         if not inner:
             yield f"There was {place}, {verdict}."
+        captures = [f"session[{each.capture}]" for each in record.inner_backwards if each.capture is not None]
+        if captures:
+            yield f"Captured as {_listed(captures)}."
     if others:
         yield (
             f"{len(others):,} of {total:,} gradients were set in .grad by a hook or by code in C++, {verdict}: "

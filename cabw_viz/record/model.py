@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from cabw_viz.record.inner_backward import InnerBackward
 from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind, Outcome, Phase, Toucher
 
 _PASTED = re.compile(r"aot\d+_(?:\d+_)?(\w+)")
@@ -317,16 +318,6 @@ def _name_of_file(where: str) -> str:
 
 
 @dataclass(frozen=True)
-class InnerBackward:
-    """A backward that code inside a captured call made, and whose gradients are no part of that call's graph."""
-
-    autograd_node: int | None
-    """Number of the autograd node of the captured call in which it was made; None where that is not known."""
-    leaves: tuple[str, ...]
-    """Labels of the tensors that it accumulates into, as far as the subject names them or they are parameters."""
-
-
-@dataclass(frozen=True)
 class CaptureRecord:
     """One initial trace: the autograd nodes of the call and the graph that was made of them."""
 
@@ -343,6 +334,9 @@ class CaptureRecord:
     """The phases of the capture in which reads were watched: that there is no touch means something only there."""
     touches: tuple[Touch, ...] = ()
     """The metadata reads before the graph ran, in order of first reading."""
+    outer: tuple[int, int | None] | None = None
+    """Of a call that was made inside another captured one: the index of that capture, and the number of its autograd
+    node in which the call was made, None where that is not known. None for any other call."""
     inner_backwards: tuple[InnerBackward, ...] = ()
     """In the user's own run, as far as they accumulate into a `.grad`."""
     other_gradients: tuple[str, ...] = ()

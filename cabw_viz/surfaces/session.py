@@ -39,6 +39,7 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
     gradients: GradientsMode = "nodes",
     max_bytes: int = 512 * 2**20,
     snapshot: bool = False,
+    inner: bool = False,
     tripwire: bool = True,
     lines: LinesMode = "auto",
 ) -> Session:
@@ -62,6 +63,9 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
             fingerprints stand in for them: norm, range, a hash of the bits, samples.
         snapshot: copy the inputs of each captured graph, what saved-tensor hooks have packed, and what the modules
             inside of checkpoints hold, so that parity works after `optimizer.step()`.
+        inner: capture the backwards that code inside a captured one makes to accumulate gradients, too, as reentrant
+            checkpoints do (torch 2.13 and later, and in the thread of the block). What such checkpoints have computed
+            again then stays alive until the session is closed, as if there were none.
         tripwire: note who reads the metadata of the tensors that are traced, or looks for it in the finished graph;
             see `Capture.touches`. Costs a few percent of the capture.
         lines: note the line of your code that ran each forward op: `True`, `False`, or `auto`, which leaves it off
@@ -72,7 +76,7 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
         CabwError: an argument is not one of these, or torch is not one this package can read. Entering the block
             raises it where another block is open.
     """
-    options = CaptureOptions(run, only, gradients, max_bytes, snapshot, tripwire, lines)
+    options = CaptureOptions(run, only, gradients, max_bytes, snapshot, inner, tripwire, lines)
     return Session(subject, options)
 
 

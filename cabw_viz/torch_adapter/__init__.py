@@ -107,6 +107,7 @@ try:
         wrapped_compilations,
     )
     from cabw_viz.torch_adapter.engine import (
+        TRACES_INSIDE,
         EngineCall,
         FirstAccumulateHook,
         backward_is_running,

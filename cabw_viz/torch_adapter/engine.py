@@ -122,6 +122,11 @@ running_node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", la
 """The autograd node whose call runs in this thread; None where none does."""
 
 
+TRACES_INSIDE = torch.__version__ >= "2.13"
+"""Whether compiled autograd can be switched on inside an eager backward. The engine of earlier releases (engine.cpp,
+`set_compiled_autograd`) may refuse it, and is of no use after that."""
+
+
 def compiler_is_tracing() -> bool:
     """Whether Dynamo or AOTAutograd is tracing in this thread."""
     return torch._guards.TracingContext.try_get() is not None

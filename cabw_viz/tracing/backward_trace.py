@@ -59,6 +59,8 @@ class BackwardTrace:
     state: CaptureState = field(default_factory=CaptureState)
     outcome: NewCapture | CacheHit | None = None
     """What the engine has done with the graph: None before it calls it, and where the trace fails."""
+    outer: tuple[int, int | None] | None = None
+    """See `CaptureRecord.outer`."""
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
@@ -159,6 +161,7 @@ class BackwardTrace:
             sizes=sizes,
             leaves=self.leaves,
             touches=touches(self.notes.reads, graph.fx_nodes) + self.lookups.touches(graph.nodes),
+            outer=self.outer,
             lines_off=self.provenance.lines_off,
             failure=failure,
             seconds=time.perf_counter() - self.started,
@@ -173,6 +176,7 @@ class BackwardTrace:
             self.nodes,
             leaves=self.leaves,
             touches=touches(self.notes.reads, ()) + self.lookups.touches(()),
+            outer=self.outer,
             lines_off=self.provenance.lines_off,
             failure=failure,
             seconds=time.perf_counter() - self.started,

@@ -52,7 +52,7 @@ class CaptureBlock:
         self.cache = TraceCache()
         self._thread = _Thread()
         self.inner: InnerBackwards | None = None
-        """Of the captured call that runs in eager now; None where none does."""
+        """Of the innermost captured call that runs in eager now; None where none does."""
 
     @property
     def keeps_gradients(self) -> bool:
@@ -76,12 +76,16 @@ class CaptureBlock:
     @contextmanager
     def running(self, outcome: NewCapture, trace: BackwardTrace) -> Iterator[None]:
         """A context for the user's own run of a captured call: notes what gets its gradient elsewhere."""
+        outer = self.inner
         inner = self.inner = InnerBackwards(trace.leaves, trace.numbering, trace.names)
+        inner.capture, inner.outer = outcome.index, outer
         try:
             with inner.watching():
                 yield
         finally:
-            self.inner = None
+            self.inner = outer
+            if outer is not None:
+                outer.note_nested(inner.found)
         if inner.found or inner.others:
             record = replace(outcome.record, inner_backwards=tuple(inner.found), other_gradients=inner.others)
             self.sink.update_record(outcome.index, record)

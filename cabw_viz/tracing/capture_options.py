@@ -35,6 +35,7 @@ class CaptureOptions:
     gradients: GradientsMode = "nodes"
     max_bytes: int = 512 * 2**20
     snapshot: bool = False
+    inner: bool = False
     tripwire: bool = True
     lines: LinesMode = "auto"
 
@@ -43,6 +44,7 @@ class CaptureOptions:
         _check("gradients", self.gradients, GRADIENTS_MODES)
         _check("lines", self.lines, LINES_MODES)
         _check("snapshot", self.snapshot, SWITCH)
+        _check("inner", self.inner, SWITCH)
         _check("tripwire", self.tripwire, SWITCH)
         _check_max_bytes(self.max_bytes)
         _check_only(self.only)

@@ -7,18 +7,20 @@ puts into a `.grad`; these show in the `.grad` of the subject's tensors, before 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import warn
-from cabw_viz.record.model import InnerBackward, Leaf
+from cabw_viz.record.inner_backward import InnerBackward
+from cabw_viz.record.model import Leaf
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing.naming import Names
-from cabw_viz.tracing.node_numbering import NumberedNodes
+from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
 GradState = dict[int, tuple[int, int | None]]
 """By identity of a tensor: identity and version of its `.grad`."""
@@ -27,15 +29,21 @@ GradState = dict[int, tuple[int, int | None]]
 class InnerBackwards:
     """Watches one call of the user's while it runs.
 
-    watching          around the run
-    ├─ add            for each backward that is made inside of it
-    └─ found, others  after it
+    watching            around the run
+    └─ inside           around each backward that is made inside of it
+       ├─ node, shares  where it is made, and whether it can be captured by itself
+       └─ note_capture  where it was
+    found, others       after it
     """
 
     def __init__(self, leaves: tuple[Leaf, ...], numbering: NumberedNodes, names: Names) -> None:
         self._leaves, self._numbering, self._names = leaves, numbering, names
-        self._open: list[int | None] = []
-        """The autograd nodes of the inner calls that run now; one for each."""
+        self.capture: int | None = None
+        """Index of the capture that the call is."""
+        self.outer: InnerBackwards | None = None
+        """Those of the captured call in which this one is made."""
+        self._open: list[tuple[int | None, int | None]] = []
+        """Of the inner calls that run now: the autograd node in which each was made, and its index in `found`."""
         self.found: list[InnerBackward] = []
         self.others: tuple[str, ...] = ()
         """Labels of tensors that got a gradient otherwise."""
@@ -64,18 +72,42 @@ class InnerBackwards:
     @contextmanager
     def inside(self, call: EngineCall) -> Iterator[None]:
         """A context for a call that is made inside; noted where it accumulates: other gradients are returned."""
-        number = self._numbering.number_of(torch_adapter.running_node()) or (self._open[-1] if self._open else None)
-        if call.accumulates:
-            try:
-                labels = dict.fromkeys(" = ".join(names) for names in self._names_of_leaves(call))
-                self.found.append(InnerBackward(number, tuple(labels)))
-            except Exception as error:  # noqa: BLE001  # whatever it is, the user's call must be made
-                warn(f"a backward inside another could not be read ({type(error).__name__}: {error})")
-        self._open.append(number)
+        number = self._numbering.number_of(torch_adapter.running_node())
+        position = len(self.found) if call.accumulates else None
+        self._open.append((self.node if number is None else number, position))
         try:
+            if position is not None:
+                self.found.append(InnerBackward(self.node, self._labels(call)))
             yield
         finally:
             self._open.pop()
+
+    @property
+    def node(self) -> int | None:
+        """The autograd node in which the innermost call that runs now was made; None where that is not known."""
+        return self._open[-1][0] if self._open else None
+
+    def shares(self, numbering: NumberedNodes) -> bool:
+        """Whether a call has autograd nodes of this one, whose hooks are ours while it runs, or of one around it."""
+        own = any(node in self._numbering.numbers for node in numbering.nodes if node is not ROOT)
+        return own or (self.outer is not None and self.outer.shares(numbering))
+
+    def note_nested(self, found: Iterable[InnerBackward]) -> None:
+        """Those that were made in the innermost call that runs now are inside this one too."""
+        self.found += [replace(each, autograd_node=self.node) for each in found]
+
+    def note_capture(self, index: int) -> None:
+        """The innermost call that runs now was captured."""
+        position = self._open[-1][1] if self._open else None
+        if position is not None:
+            self.found[position] = replace(self.found[position], capture=index)
+
+    def _labels(self, call: EngineCall) -> tuple[str, ...]:
+        try:
+            return tuple(dict.fromkeys(" = ".join(names) for names in self._names_of_leaves(call)))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's call must be made
+            warn(f"a backward inside another could not be read ({type(error).__name__}: {error})")
+            return ()
 
     def _names_of_leaves(self, call: EngineCall) -> Iterator[tuple[str, ...]]:
         """Names of the subject's tensors and of parameters; other leaves may be made in the backward."""

@@ -22,6 +22,7 @@ from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.calls import describe, maker_in_torch
 from cabw_viz.tracing.capture_block import CaptureBlock, CaptureSink
 from cabw_viz.tracing.capture_options import CaptureOptions
+from cabw_viz.tracing.inner_backwards import InnerBackwards
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.process_changes import changes_of_block
 from cabw_viz.tracing.provenance import Provenance
@@ -93,15 +94,21 @@ class Recorder:
         except (TypeError, ValueError) as error:  # a torch or a tool that calls the entry in an unknown way
             warn(f"this backward was not captured: its call could not be read ({error})")
             return original(*args, **options)
-        return self._enter(call)
+        inner = self._block.inner
+        if inner is None or threading.get_ident() != self._owner:
+            return self._enter(call)
+        with inner.inside(call):
+            return self._enter(call)
 
     def _enter(self, call: EngineCall) -> Any:
-        reason = self._bypass_reason()
+        outer = self._outer_of(call)
+        reason = self._bypass_reason(outer)
         if reason:
             return self._bypass(call, describe(call, None), reason)
-        described = describe(call, self._eligible)
-        self._eligible += 1
-        reason = self._reason_not_selected(described)
+        described = describe(call, None if outer else self._eligible)
+        if outer is None:
+            self._eligible += 1
+            reason = self._reason_not_selected(described)
         if reason:
             with self._made_nodes(call):
                 return self._bypass(call, described, reason)
@@ -114,13 +121,30 @@ class Recorder:
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's call must be made
             return self._run_unread(call, described, error)
         try:
+            if outer is not None and outer.shares(trace.numbering):
+                return self._bypass(
+                    call, described, "made inside another backward, with which it shares autograd nodes"
+                )
+            if outer is not None and outer.capture is not None:
+                trace.outer = outer.capture, outer.node
+                self._block.cache.mark_foreign()  # blocks that are alike would hit, and their gradients not be compared
             return self._capture(trace, user_compiler)
         finally:
+            if outer is not None and trace.outcome is not None:
+                outer.note_capture(trace.outcome.index)
             trace.drop_tracing_state()
 
-    def _bypass_reason(self) -> str:
+    def _outer_of(self, call: EngineCall) -> InnerBackwards | None:
+        """The captured call in which a call is made that is to be captured too; None for any other call.
+
+        The gradients of a call that accumulates none go on through the outer one's graph.
+        """
+        wanted = self._block.options.inner and torch_adapter.TRACES_INSIDE and call.accumulates
+        return self._block.inner if wanted and torch_adapter.backward_is_running() else None
+
+    def _bypass_reason(self, outer: InnerBackwards | None) -> str:
         """Why a call made now must not be touched; empty where it may."""
-        if torch_adapter.backward_is_running():
+        if torch_adapter.backward_is_running() and outer is None:
             return "made inside another backward"
         if threading.get_ident() != self._owner:
             return "made in another thread than the one that entered the block"
@@ -147,10 +171,8 @@ class Recorder:
         self._block.sink.add_event(Event(described, "bypassed", reason))
         if torch_adapter.compiled_autograd_is_on():
             self._block.cache.mark_foreign()  # the user's compiler fills it with entries that are not ours
-        inner = self._block.inner
         if threading.get_ident() == self._owner:
-            with nullcontext() if inner is None else inner.inside(call):
-                return call.run()
+            return call.run()
         with TRACE_LOCK.shared():
             return call.run()
 

@@ -66,7 +66,7 @@ def _visible_places(record: CaptureRecord) -> list[int]:
 
 
 def _header(record: CaptureRecord, results: Results, flow: dict[int, Entering]) -> Iterator[str]:
-    yield f"{in_line(call_title(record))}, {run_words(record.run).ran}, torch {record.torch_version}"
+    yield f"{in_line(call_title(record), 200)}, {run_words(record.run).ran}, torch {record.torch_version}"
     plumbing = sum(node.kind in PLUMBING for node in record.graph_nodes)
     sums = sum(len(summed(entering)) for entering in flow.values())
     counts = [counted(len(record.autograd_nodes), "autograd node")]
