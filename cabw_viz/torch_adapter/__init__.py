@@ -212,6 +212,9 @@ try:
         Setting,
         settings,
     )
+    from cabw_viz.torch_adapter.sharded_parameters import (
+        gathered_tensors,
+    )
     from cabw_viz.torch_adapter.symbolic import (
         NO_FAKE_KERNEL,
         UNTRACEABLE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -36,8 +36,25 @@ class Names:
         names_by_id: dict[int, list[str]] = {}
         for name, tensor in self._named_tensors():
             names_by_id.setdefault(id(tensor), []).append(name)
+        for name, tensor in self._gathered_tensors():
+            if name not in (names := names_by_id.setdefault(id(tensor), [])):
+                names.append(name)
         # By id: the subject keeps the tensors alive until the next refresh replaces this table.
         self._subject_names = {key: tuple(names) for key, names in names_by_id.items()}
+
+    def _gathered_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors that stand for sharded parameters, by the names of those."""
+        if not isinstance(self._subject, torch.nn.Module):
+            return
+        tensors = list(torch_adapter.gathered_tensors(self._subject))
+        if tensors:
+            paths: dict[int, list[str]] = {}
+            for path, module in self._subject.named_modules(remove_duplicate=False):
+                paths.setdefault(id(module), []).append(path)
+            for module, attribute, tensor in tensors:
+                yield from (
+                    (f"{path}.{attribute}" if path else attribute, tensor) for path in paths.get(id(module), ())
+                )
 
     def _named_tensors(self) -> list[tuple[str, Any]]:
         if self._subject is None:
