@@ -14,12 +14,17 @@ class CabwError(Exception):
 
     def __init__(self, seen: str, *, expected: str = "", try_: str = "") -> None:
         self.seen, self.expected, self.try_ = seen, expected, try_
-        parts = [f"{seen}."]
+        parts = [_with_stop(seen)]
         if expected:
-            parts.append(f"Expected: {expected}.")
+            parts.append(_with_stop(f"Expected: {expected}"))
         if try_:
-            parts.append(f"Try: {try_}.")
+            parts.append(_with_stop(f"Try: {try_}"))
         super().__init__("\n".join(parts))
+
+
+def _with_stop(sentence: str) -> str:
+    """The sentence with a final stop; what is quoted at its end may have brought one."""
+    return sentence if sentence.endswith((".", "!", "?", "…")) else f"{sentence}."
 
 
 class CabwWarning(UserWarning):

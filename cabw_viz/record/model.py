@@ -304,13 +304,17 @@ class Failure:
     details: str = ""
     """All that the exception says, with frames of C++."""
 
-    def __str__(self) -> str:
+    @property
+    def cause(self) -> str:
+        """Where it stopped and why, in one sentence."""
         at = "" if self.autograd_node is None else f" at {self.name} (#{self.autograd_node})"
         module = f" in {self.module}" if self.module else ""
         line = "" if self.line is None else f" at {_name_of_file(str(self.line))}"
         origin = f", made{module}{line}" if module or line else ""
-        way_out = f"; try: {self.try_}" if self.try_ else ""
-        return f"{self.type}{at}{origin}: {self.message}{way_out}"
+        return f"{self.type}{at}{origin}: {self.message}"
+
+    def __str__(self) -> str:
+        return f"{self.cause}; try: {self.try_}" if self.try_ else self.cause
 
 
 def _name_of_file(where: str) -> str:

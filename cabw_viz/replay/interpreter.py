@@ -87,14 +87,22 @@ class GradientCollector(torch.fx.Interpreter):
                 f"{self.location()} raised {type(error).__name__}: {error}",
                 expected="kernels for that device and dtype, and code that uses no tensors but those that it saved: "
                 "tensors that a custom Function or a hook takes from its closure or from a global are not moved",
-                try_="cap.replay(), which runs it where and as it was captured",
+                try_="cap.replay(): where that fails too, the reason is not the device or the dtype",
             )
         return CabwError(
             "PyTorch cannot run this graph again outside of the engine: "
             f"{self.location()} raised {type(error).__name__}: {error}",
             expected="a graph that needs neither a live engine nor state that its first run has used up",
-            try_='hooks="drop" where it is a hook',
+            try_='hooks="drop", which leaves hooks out'
+            if self._is_in_hook()
+            else "the gradients of your own run, which are right: no replay of this backward is possible",
         )
+
+    def _is_in_hook(self) -> bool:
+        """Whether the run is in a hook that `hooks="drop"` leaves out."""
+        if self.current is None or self.placed.hooks == "drop":
+            return False
+        return self.rows[self.current.name].kind == "hook"
 
     def _is_sum(self) -> bool:
         return self.current is not None and self.rows[self.current.name].kind == "gradient_sum"

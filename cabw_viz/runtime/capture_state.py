@@ -203,11 +203,13 @@ class Captured:
                 expected="a session that is still open",
                 try_="compute parity before session.close()",
             )
+        failure = self.record.failure
         if state.graph is None or state.arguments is None or state.thread_state is None:
             raise CabwError(
-                f"this backward has no complete graph: {self.record.failure}",
+                "this backward has no complete graph" + (f": {failure.cause}" if failure is not None else ""),
                 expected="a backward that compiled autograd can trace",
-                try_="cap.error and session.events, which say what stopped the trace",
+                try_=(failure.try_ if failure is not None else "")
+                or "cap.error.details, which has all that PyTorch says of it",
             )
         return RunnableCapture(
             self.record, state.graph, state.arguments, state.thread_state, state.recomputation, state.users
@@ -220,7 +222,7 @@ class Captured:
             return
         if record.failure is not None:
             raise CabwError(
-                f"the run of this backward raised {record.failure}",
+                f"the run of this backward raised {record.failure.cause}",
                 expected="a backward that ends",
                 try_="cap.error and session.events",
             )

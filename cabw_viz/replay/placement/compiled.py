@@ -113,10 +113,13 @@ def _failure(target: Target, error: Exception) -> CabwError:
     reason = " ".join(str(error).partition("\n\nSet TORCHDYNAMO_VERBOSE")[0].split())
     is_aot_eager = target.backend_name == "aot_eager"
     code_generation = "" if is_aot_eager else '; backend="aot_eager", to tell whether it is code generation'
+    way = way_around(reason)
+    if len(reason) > REASON_LENGTH:
+        reason = f"{reason[:REASON_LENGTH].rpartition(' ')[0]} …"
     return CabwError(
-        f"backend {target.backend_name!r} cannot run this graph: {type(error).__name__}: {reason[:REASON_LENGTH]}",
+        f"backend {target.backend_name!r} cannot run this graph: {type(error).__name__}: {reason}",
         expected="a graph that it can compile: hooks and custom Functions are Python that a compiler must trace",
-        try_=way_around(reason) or 'backend="eager", which interprets the graph' + code_generation,
+        try_=way or 'backend="eager", which interprets the graph' + code_generation,
     )
 
 
