@@ -68,9 +68,7 @@ def _check(wanted: Wanted) -> None:
         raise CabwError(
             f"expand={expand!r} is " + ("one name" if isinstance(expand, str) else "no list"),
             expected="a list of names of modules",
-            try_=f"expand={[expand]!r}"
-            if isinstance(expand, str)
-            else 'expand=[name], of a name in cap.nodes["module"]',
+            try_=f"expand={[expand]!r}" if isinstance(expand, str) else 'expand=[...], of names in cap.nodes["module"]',
         )
     defaults = {field.name: field.default for field in fields(Wanted)}
     for option, level in _ONLY_AT.items():
