@@ -95,14 +95,13 @@ class GradientCollector(torch.fx.Interpreter):
             expected="a graph that needs neither a live engine nor state that its first run has used up",
             try_='hooks="drop", which leaves hooks out'
             if self._is_in_hook()
-            else "the gradients of your own run, which are right: no replay of this backward is possible",
+            else "reading the gradients of your own run: no replay of this backward is possible",
         )
 
     def _is_in_hook(self) -> bool:
         """Whether the run is in a hook that `hooks="drop"` leaves out."""
-        if self.current is None or self.placed.hooks == "drop":
-            return False
-        return self.rows[self.current.name].kind == "hook"
+        row = None if self.current is None else self.rows[self.current.name]
+        return row is not None and row.kind == "hook" and self.placed.hooks != "drop"
 
     def _is_sum(self) -> bool:
         return self.current is not None and self.rows[self.current.name].kind == "gradient_sum"

@@ -24,9 +24,9 @@ def gathered_tensors(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, 
                 yield from (
                     (*place, tensor) for place in zip(info.shared_modules, info.shared_param_names, strict=True)
                 )
-        wrapped = module._modules.get("_fsdp_wrapped_module")
         flat = getattr(vars(module).get("_handle"), "flat_param", None)
-        if wrapped is not None and flat is not None:
+        wrapped = None if flat is None else getattr(module, "_fsdp_wrapped_module", None)
+        if flat is not None and wrapped is not None:
             yield wrapped, "_flat_param", flat
 
 
