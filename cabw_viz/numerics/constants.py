@@ -179,6 +179,14 @@ FACTOR_SIZE = 1 / 2
 FACTOR_REMAINDER = 1 / 2
 """What a common factor leaves unexplained is less than this part of the difference. Used: as FACTOR_SIZE."""
 
+JUMP = 4
+"""How far from proportional to its size the effect of a change may be, before it is a jump and no noise.
+
+Used: divergence, where saved tensors, gradients and results are changed at random by the size of a rounding and by a
+sixteenth of it. Evidence: rounding acts in proportion, up to higher orders; a comparison of saved values that any change
+turns over acts alike at both sizes (a ratio of 1 instead of 16), an index that only the larger turns over much more.
+"""
+
 # -------------------------------------------------------------------------------------------------------- whole steps
 
 EAGER_PERTURBATIONS = 3
