@@ -5,6 +5,7 @@ from __future__ import annotations
 from cabw_viz.analysis.drawing import file_and_line
 from cabw_viz.record.divergence import BETWEEN, Difference, Divergence, DivergenceRow, NonFinite
 from cabw_viz.record.kinds import GOOD, SEVERITY, Verdict
+from cabw_viz.record.wording import counted
 
 BEFORE, AFTER = 4, 2
 """How many rows around a step at fault are shown with it."""
@@ -17,16 +18,40 @@ NAMED = 5
 
 
 def ok(divergence: Divergence) -> bool:
-    """Whether gradients were compared, no step is at fault, and no NaN or infinity begins on one side only."""
-    return divergence.compared > 0 and not divergence.culprits and not _one_sided(divergence)
+    """Whether gradients were compared and judged, no step is at fault, no NaN or infinity begins on one side alone."""
+    return (
+        divergence.compared > 0
+        and not divergence.culprits
+        and not _one_sided(divergence)
+        and not not_judged(divergence)
+    )
 
 
 def _one_sided(divergence: Divergence) -> bool:
-    """Whether a NaN or an infinity begins at a step on one side only.
+    """Whether a NaN or an infinity begins at a step on one side only, and not for want of range of a coarser dtype.
 
     That step need not be at fault: an eager run of it alone may make the same NaN.
     """
-    return any(each.side != "both" for each in divergence.nonfinite)
+    return any(
+        each.side != "both" and not _is_judged_good(divergence.rows[each.row].own) for each in divergence.nonfinite
+    )
+
+
+def _is_judged_good(own: Difference | None) -> bool:
+    return own is not None and own.verdict == "within_noise"
+
+
+def not_judged(divergence: Divergence) -> int:
+    """How many steps give other gradients than eager, beyond a tolerance, and could not be judged by themselves.
+
+    Behind a step at fault there is nothing to judge.
+    """
+    if divergence.culprits:
+        return 0
+    return sum(
+        (row.own is None and _is_off(row.out)) or (row.own is not None and row.own.verdict == "not_judged")
+        for row in divergence.rows
+    )
 
 
 def drifts(divergence: Divergence) -> bool:
@@ -55,7 +80,7 @@ def summary(divergence: Divergence) -> str:
         return _agreement(divergence)
     own = first.own
     assert own is not None  # that is why it is the first
-    sentence = f"First divergence: {place_of(first)}. Its inputs match eager; {_difference(own)}."
+    sentence = f"First divergence: {place_of(first)}. {_difference_in_words(own)}."
     others = [divergence.rows[index] for index in divergence.culprits[1:]]
     if others:
         named = ", ".join(_short(row) for row in others[:NAMED])
@@ -69,16 +94,29 @@ def _short(row: DivergenceRow) -> str:
 
 
 def _agreement(divergence: Divergence) -> str:
-    counted = ", ".join(f"{count:,} {verdict}" for verdict, count in counts(divergence).items())
+    verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in counts(divergence).items())
     sentence = f"No divergence: {divergence.compared:,} gradients were compared at {len(divergence.rows):,} steps"
     if _one_sided(divergence):
         return (
-            f"{divergence.compared:,} gradients were compared at {len(divergence.rows):,} steps ({counted}). No step "
+            f"{divergence.compared:,} gradients were compared at {len(divergence.rows):,} steps ({verdicts}). No step "
             "alone is at fault, but a NaN or an infinity begins where the other side has none."
         )
+    unknown = not_judged(divergence)
+    if unknown:
+        return (
+            f"{divergence.compared:,} gradients were compared at {len(divergence.rows):,} steps ({verdicts}). No step "
+            f"is known to be at fault, but {counted(unknown, 'step')} could not be judged: the notes say why."
+        )
     if drifts(divergence):
-        return f"{sentence} ({counted}). They drift apart by rounding; no step adds more than rounding explains."
-    return f"{sentence} ({counted})."
+        return f"{sentence} ({verdicts}). They drift apart by rounding; no step adds more than rounding explains."
+    return f"{sentence} ({verdicts})."
+
+
+def _difference_in_words(own: Difference) -> str:
+    if own.verdict == "not_reproducible":
+        size = "" if own.max_rel_err is None else f", off by {own.max_rel_err:.2g} (relative to the largest element)"
+        return f"It is not reproducible: {own.note.rpartition('; ')[2]}{size}"
+    return f"Its inputs match eager; {_difference(own)}"
 
 
 def _difference(own: Difference) -> str:

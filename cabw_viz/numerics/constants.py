@@ -183,8 +183,9 @@ JUMP = 4
 """How far from proportional to its size the effect of a change may be, before it is a jump and no noise.
 
 Used: divergence, where saved tensors, gradients and results are changed at random by the size of a rounding and by a
-sixteenth of it. Evidence: rounding acts in proportion, up to higher orders; a comparison of saved values that any change
-turns over acts alike at both sizes (a ratio of 1 instead of 16), an index that only the larger turns over much more.
+sixteenth of it. Evidence: rounding acts in proportion, up to higher orders; a comparison of saved values that any
+change turns over acts alike at both sizes (a ratio of 1 instead of 16), an index that only the larger turns over much
+more.
 """
 
 # -------------------------------------------------------------------------------------------------------- whole steps

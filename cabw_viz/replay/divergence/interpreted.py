@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
+
+import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.replay.divergence.gradient_sites import GradientSites
@@ -27,6 +29,8 @@ class InterpretedSteps:
     def __init__(self, replay: Replay, sites: GradientSites, comparer: NodeComparer) -> None:
         self._replay, self._sites, self._compare = replay, sites, comparer
         self.graph = replay.graph
+        self._values: dict[str, torch.Tensor] = {}
+        """What the graph made at each site, as far as it is not to the last bit what the user's own run had."""
 
     def observe(self) -> tuple[dict[str, NodeComparison], CabwError | None]:
         """The gradient at each site against that of the user's own run, and what stopped the run on the way."""
@@ -35,7 +39,12 @@ class InterpretedSteps:
             self._replay.run(comparing)
         except CabwError as error:
             return comparing.comparisons, error
+        self._values = comparing.values
         return comparing.comparisons, None
+
+    def repeated(self, observed: Mapping[str, NodeComparison]) -> RepeatedSteps:
+        """The same steps, to run on the gradients of the run that was observed."""
+        return RepeatedSteps(self, observed, self._values)
 
     def other_side(self, name: str) -> Any:
         """The gradient at a site with which a step that runs alone begins; None where it is not known in full."""
@@ -63,6 +72,34 @@ class InterpretedSteps:
         return frozenset(reproducing.names)
 
 
+class RepeatedSteps:
+    """Both sides of each step: the whole graph's run, and the step alone on the gradients of that run."""
+
+    def __init__(
+        self, steps: InterpretedSteps, observed: Mapping[str, NodeComparison], values: Mapping[str, torch.Tensor]
+    ) -> None:
+        self._steps, self._values = steps, values
+        self.graph = steps.graph
+        self._equal = {name for name, each in observed.items() if each.difference.verdict == "bitwise"} - values.keys()
+
+    def other_side(self, name: str) -> Any:
+        """The gradient at a site in the whole graph's run; None where it is not known in full."""
+        if name in self._values:
+            return self._values[name]
+        return self._steps.other_side(name) if name in self._equal else None
+
+    def pairs(self, name: str, value: Any) -> list[tuple[GradientSnapshot | None, Any]]:
+        """The gradient at a site in the whole graph's run, and the one that the step made alone."""
+        if name in self._values:
+            return [(Gradient(self._values[name], None), value)]
+        return self._steps.pairs(name, value) if name in self._equal else []
+
+    @staticmethod
+    def reproduced(_names: Collection[str]) -> frozenset[str]:
+        """No site: it is the run of the whole graph that is in question, on both sides' kernels."""
+        return frozenset()
+
+
 class _Comparing(ProbingInterpreter):
     """Compares the gradient at each site with that of the user's own run."""
 
@@ -70,13 +107,20 @@ class _Comparing(ProbingInterpreter):
         super().__init__(graph, sites)
         self._compare = comparer
         self.comparisons: dict[str, NodeComparison] = {}
+        self.values: dict[str, torch.Tensor] = {}
+        """Of the gradients that are not those of the user's own run to the last bit, on its device and in its dtype."""
 
     def on_value(self, name: str, value: Any) -> Any:
         """Compare it; the graph goes on with it."""
         snapshots = self.sites.snapshots(name)
         comparison = self._compare(snapshots[0], value) if snapshots else None
-        if comparison is not None:
-            self.comparisons[name] = comparison
+        if comparison is None:
+            return value
+        self.comparisons[name] = comparison
+        is_other = self._compare.across or comparison.difference.verdict != "bitwise"
+        if is_other and isinstance(value, torch.Tensor):
+            # Code of the user's may write to it later.
+            self.values[name] = value.detach().clone() if self.sites.has_writes else value.detach()
         return value
 
 

@@ -17,6 +17,7 @@ from cabw_viz.numerics.compare import compare, plain
 from cabw_viz.numerics.tolerance import Tolerance, UsedTolerances, coarser, tolerance_for
 from cabw_viz.record.divergence import Difference, Range
 from cabw_viz.record.kinds import GOOD
+from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
 from cabw_viz.runtime.gradient_snapshots import (
     Fingerprint,
     Gradient,
@@ -44,6 +45,11 @@ class NodeComparison:
     def agrees(self) -> bool:
         """Whether the two are the same, bit by bit or by the tolerance."""
         return self.difference.verdict in GOOD
+
+    @property
+    def differs(self) -> bool:
+        """Whether they could be compared, and are not the same."""
+        return not self.agrees and self.difference.verdict != "not_judged"
 
 
 EQUAL = NodeComparison(Difference("bitwise", 0.0, 0.0), (True, True))
@@ -121,7 +127,19 @@ class NodeComparer:
         return self.rtol is not None
 
     def __call__(self, reference: GradientSnapshot | None, candidate: torch.Tensor | None) -> NodeComparison | None:
-        """Compare one gradient; None where neither side has one."""
+        """Compare one gradient; None where neither side has one.
+
+        A gradient that cannot be compared (a kernel for its kind is missing) is `not_judged`.
+        """
+        try:
+            return self._compared(reference, candidate)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            note = f"could not be compared: {type(error).__name__}: {error}"
+            return NodeComparison(Difference("not_judged", note=note), (True, True))
+
+    def _compared(self, reference: GradientSnapshot | None, candidate: torch.Tensor | None) -> NodeComparison | None:
         if reference is None and candidate is None:
             return None
         if reference is None or candidate is None:
@@ -176,7 +194,10 @@ class NodeComparer:
         if other.dtype == reference.dtype and other.hash == reference.hash:
             return _comparison(Difference("bitwise", 0.0, 0.0, "by fingerprint"), expected, actual)
         counts = (reference.nans, reference.infinities), (other.nans, other.infinities)
-        if counts[0] != counts[1] or any(counts[0]):
+        if counts[0] == counts[1] and any(counts[0]):
+            note = f"by fingerprint: {sum(counts[0])} elements not finite on both sides, and others differ"
+            return _comparison(Difference("not_judged", note=note), expected, actual)
+        if counts[0] != counts[1]:
             note = f"by fingerprint: {sum(counts[0])} elements of the reference not finite, {sum(counts[1])} here"
             return _comparison(Difference("nonfinite", note=note), expected, actual)
         return _comparison(self._by_samples(reference, other), expected, actual)

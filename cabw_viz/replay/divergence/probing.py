@@ -14,7 +14,12 @@ from cabw_viz.record.divergence import Difference
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, call_input_name
 from cabw_viz.replay.divergence.node_comparison import NodeComparison
 from cabw_viz.replay.interpreter import GradientCollector
+from cabw_viz.replay.placement.device_dtype_map import is_out_of_memory
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
+
+
+class _ComparisonError(Exception):
+    """A gradient could not be read or compared; the graph itself could run."""
 
 
 class StoppedError(CabwError):
@@ -57,6 +62,13 @@ class ProbingInterpreter(GradientCollector):
 
     def failure(self, error: Exception) -> CabwError:
         """What to raise for an error of the run: one that knows its graph node."""
+        if isinstance(error, _ComparisonError):
+            cause = error.__cause__
+            return CabwError(
+                f"the gradient at {self.location()} could not be compared: {type(cause).__name__}: {cause}",
+                expected="gradients that can be copied and compared",
+                try_="cap.parity(), which compares the gradients of the leaves alone",
+            )
         return StoppedError(super().failure(error), self.current, str(error))
 
     def run_node(self, n: torch.fx.Node) -> Any:
@@ -78,7 +90,12 @@ class ProbingInterpreter(GradientCollector):
     def _probe(self, name: str, value: Any) -> Any:
         mode = self.placed.mode
         with nullcontext() if mode is None else mode.paused():  # else comparisons would run in the target's dtype
-            return self.on_value(name, value)
+            try:
+                return self.on_value(name, value)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                raise _ComparisonError from error
 
 
 def substitute(other: Any, value: Any) -> torch.Tensor | None:

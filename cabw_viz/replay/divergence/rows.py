@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cabw_viz.record.divergence import BETWEEN, Difference, DivergenceRow, NonFinite, Range
@@ -16,6 +16,18 @@ from cabw_viz.replay.divergence.node_comparison import NodeComparison, range_of
 from cabw_viz.runtime.gradient_snapshots import Gradient
 
 
+@dataclass(frozen=True)
+class StepsAlone:
+    """The results of steps that ran alone."""
+
+    comparisons: Mapping[str, NodeComparison] = field(default_factory=dict)
+    substituted: frozenset[str] = frozenset()
+    """The sites at which the steps took the gradients with which they were to begin."""
+
+
+NO_STEPS = StepsAlone()
+
+
 @dataclass
 class Findings:
     """The comparisons at all sites of a graph."""
@@ -23,10 +35,10 @@ class Findings:
     sites: GradientSites
     observed: Mapping[str, NodeComparison]
     """The gradients of the whole graph's run."""
-    isolated: Mapping[str, NodeComparison] = field(default_factory=dict)
-    """The results of each step that ran alone, on the other side's gradients; empty where nothing differed before."""
-    substituted: frozenset[str] = frozenset()
-    """The sites at which the steps took the other side's gradients."""
+    isolated: StepsAlone = NO_STEPS
+    """Each step on the other side's gradients; empty where nothing differed before."""
+    repeated: StepsAlone = NO_STEPS
+    """Each step on the gradients of the run in question; empty where nothing differed by more than a tolerance."""
 
     @property
     def compared(self) -> int:
@@ -34,16 +46,16 @@ class Findings:
         later = {name for step in self.sites.steps if step.kind == "in_place_write" for name in step.outputs}
         return len(self.observed.keys() - later)
 
-    def is_clean(self, step: Step) -> bool:
-        """Whether the inputs of a step are the same on both sides."""
-        return all(name in self.substituted or self._agrees(name) for name in step.inputs)
+    def is_clean(self, step: Step, alone: StepsAlone) -> bool:
+        """Whether the inputs of a step that ran alone are the same on both sides."""
+        return all(name in alone.substituted or self._agrees(name, alone) for name in step.inputs)
 
-    def _agrees(self, name: str) -> bool:
+    def _agrees(self, name: str, alone: StepsAlone) -> bool:
         """Whether a gradient agrees; where it was not seen, whether the inputs of the step that makes it agree."""
-        if name in self.isolated:
-            return self.isolated[name].agrees
+        if name in alone.comparisons:
+            return alone.comparisons[name].agrees
         maker = self.makers.get(name)
-        return maker is None or self.is_clean(maker)
+        return maker is None or self.is_clean(maker, alone)
 
     def unseen_before(self, step: Step) -> list[Step]:
         """The steps whose results only a later one shows."""
@@ -68,9 +80,20 @@ class Findings:
         if step.kind == "in_place_write":  # gradients that were one tensor in the run are not when steps run alone
             agree = all(name not in self.observed or self.observed[name].agrees for name in step.inputs)
             return worst(self.observed, step.outputs) if agree else None
-        if not self.isolated:
+        if not self.isolated.comparisons:
             return worst(self.observed, step.outputs) if self._all_equal(step) else None
-        return worst(self.isolated, step.outputs) if self.is_clean(step) else None
+        own = worst(self.isolated.comparisons, step.outputs) if self.is_clean(step, self.isolated) else None
+        return own if own is not None and own.verdict not in GOOD else self._not_reproducible(step) or own
+
+    def _not_reproducible(self, step: Step) -> Difference | None:
+        """The difference of a step that gave another result in the whole run than alone; None where there is none."""
+        if not self.is_clean(step, self.repeated):
+            return None
+        difference = worst(self.repeated.comparisons, step.outputs)
+        if difference is None or difference.verdict in GOOD or difference.verdict == "not_judged":
+            return None
+        note = "; ".join(filter(None, (difference.note, ANOTHER_RESULT)))
+        return replace(difference, verdict="not_reproducible", note=note)
 
     def _all_equal(self, step: Step) -> bool:
         inputs = [self.observed[name] for name in step.inputs if name in self.observed]
@@ -88,6 +111,8 @@ def _badness(difference: Difference) -> tuple[int, float]:
     return SEVERITY.index(difference.verdict), -1.0 if error is None else error
 
 
+ANOTHER_RESULT = "in the whole run this step gave another result than alone, on the same gradients"
+
 SIDES = ("reference", "candidate")
 
 Rows = tuple[tuple[DivergenceRow, ...], tuple[int, ...], tuple[NonFinite, ...]]
@@ -97,8 +122,12 @@ def rows_of(record: CaptureRecord, findings: Findings) -> Rows:
     """A row for each step and for each autograd node without one; the rows at fault; those that make a NaN."""
     steps = [step for step in _with_bare_nodes(record, findings.sites) if _has_row(step, findings)]
     rows = tuple(_row(record, step, findings) for step in steps)
-    culprits = tuple(i for i, row in enumerate(rows) if row.own is not None and row.own.verdict not in GOOD)
+    culprits = tuple(i for i, row in enumerate(rows) if row.own is not None and _is_fault(row.own))
     return rows, culprits, tuple(_nonfinite(steps, findings))
+
+
+def _is_fault(own: Difference) -> bool:
+    return own.verdict not in GOOD and own.verdict != "not_judged"
 
 
 def _has_row(step: Step, findings: Findings) -> bool:

@@ -4,15 +4,17 @@
 2. If anything differs, it runs once more, each step on eager's own gradients: what differs now is the step's own
    difference. The steps of a compiled graph cannot run alone: there each step runs in eager, on the gradients that the
    compiled graph had at that site, and its results are compared with those that the compiled graph had next.
-3. If a step's own difference is more than a tolerance allows, or is in half precision, where tolerances are wide, a run
-   in double precision shows whether rounding explains it.
+3. If a step's own difference is more than a tolerance allows, or is in half precision, where tolerances are wide,
+   further runs of that step show whether rounding explains it (`step_judgement.py`).
+4. If gradients differ by more than a tolerance allows, each step runs once more, on the gradients of the whole graph's
+   run: what is another result then does not come again. Under a compiler, each step runs in eager on the gradients of
+   the user's own run instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
 
 import torch
 
@@ -25,16 +27,16 @@ from cabw_viz.record.wording import RUN_WORDS
 from cabw_viz.replay.divergence.compiled import CompiledSteps
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, gradient_sites
 from cabw_viz.replay.divergence.interpreted import InterpretedSteps
+from cabw_viz.replay.divergence.isolated_steps import IsolatedSteps, Steps
 from cabw_viz.replay.divergence.node_comparison import NodeComparer, NodeComparison
-from cabw_viz.replay.divergence.probing import ProbingInterpreter, StoppedError, substitute
-from cabw_viz.replay.divergence.rows import Findings, rows_of
-from cabw_viz.replay.divergence.step_rounding import StepOutputs, judge_against_float64, needs_float64
+from cabw_viz.replay.divergence.probing import StoppedError
+from cabw_viz.replay.divergence.rows import Findings, StepsAlone, rows_of
+from cabw_viz.replay.divergence.step_judgement import StepJudge
 from cabw_viz.replay.parity.descriptions import hook_notes
-from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.replay import Replay
 from cabw_viz.runtime.capture_state import Captured
-from cabw_viz.runtime.gradient_snapshots import Gradient, GradientSnapshot, NodeGradients
+from cabw_viz.runtime.gradient_snapshots import NodeGradients
 
 
 def divergence(
@@ -137,121 +139,69 @@ def _notes(target: Target, gradients: NodeGradients) -> list[str]:
     return notes
 
 
-class Steps(Protocol):
-    """The two sides of each step of a graph, interpreted or compiled."""
-
-    graph: PlacedGraph
-
-    def observe(self) -> tuple[dict[str, NodeComparison], CabwError | None]:
-        """Run the graph; each gradient against that of the user's own run, and what stopped the run on the way."""
-
-    def other_side(self, name: str) -> Any:
-        """The gradient at a site with which a step that runs alone begins; None where it is not known."""
-
-    def pairs(self, name: str, value: Any) -> list[tuple[GradientSnapshot | None, Any]]:
-        """Reference and candidate at a site, of which the value was made by a step that ran alone."""
-
-    def reproduced(self, names: Collection[str]) -> frozenset[str]:
-        """The sites, of these, where a fault of the candidate cannot be in a float64 run of the graph too."""
-
-
 class _Search:
     """One search.
 
     findings
-    ├─ Steps.observe            the graph runs once
-    ├─ _IsolatedSteps           where anything differs: it runs again, each step alone
-    └─ _judge_against_float64   where that is in question: once more in double precision
+    ├─ Steps.observe   the graph runs once
+    ├─ _alone          where anything differs: it runs again, each step on the other side's gradients
+    └─ _repeated       where more differs than a tolerance allows: each step on those of the run that is in question
     """
 
     def __init__(self, replay: Replay, sites: GradientSites, comparer: NodeComparer) -> None:
         self.replay, self.sites, self.comparer = replay, sites, comparer
-        self.steps: Steps = (CompiledSteps if replay.target.compiles else InterpretedSteps)(replay, sites, comparer)
         self.notes: list[str] = []
 
     def findings(self) -> Findings:
         """Run the graph, and each of its steps alone if anything differs."""
-        observed, stopped = self.steps.observe()
+        steps: CompiledSteps | InterpretedSteps
+        steps = (CompiledSteps if self.replay.target.compiles else InterpretedSteps)(
+            self.replay, self.sites, self.comparer
+        )
+        observed, stopped = steps.observe()
         findings = Findings(self.sites, observed)
         if isinstance(stopped, StoppedError):
             observed.update(stopped.rejected())
         if stopped is not None:
-            if all(comparison.agrees for comparison in observed.values()):
+            if not any(comparison.differs for comparison in observed.values()):
                 raise stopped
             self.notes.append(f"the replay stopped: {stopped.seen}")
         elif all(comparison.difference.verdict == "bitwise" for comparison in observed.values()):
             return findings
-        findings.isolated, findings.substituted = self._isolate_steps()
+        findings.isolated = self._alone(steps, self.replay, self.comparer)
+        if stopped is None and any(comparison.differs for comparison in observed.values()):
+            findings.repeated = self._repeated(steps, observed)
         return findings
 
-    def _isolate_steps(self) -> tuple[dict[str, NodeComparison], frozenset[str]]:
+    def _repeated(self, steps: CompiledSteps | InterpretedSteps, observed: Mapping[str, NodeComparison]) -> StepsAlone:
+        """Run each step on the gradients of the run in question, and compare with what that run made of them.
+
+        A compiled graph's own steps are compared so already: there it is the user's run that is in question.
+        """
+        if isinstance(steps, InterpretedSteps):
+            comparer = replace(self.comparer, across=False, rereads=True)
+            return self._alone(steps.repeated(observed), self.replay, comparer)
+        replay = self.replay.at(AS_CAPTURED)
+        comparer = replace(self.comparer, across=False)
+        return self._alone(InterpretedSteps(replay, self.sites, comparer), replay, comparer)
+
+    def _alone(self, steps: Steps, replay: Replay, comparer: NodeComparer) -> StepsAlone:
         """Run each step on the other side's gradients; its results, and the sites at which these were known."""
-        isolated = _IsolatedSteps(self.steps.graph, self.sites, self.steps, self.comparer)
         try:
-            self.replay.run(isolated)
+            isolated = IsolatedSteps(steps.graph, self.sites, steps, comparer)
+        except CabwError as error:
+            self.notes.append(f"no step could be run alone: {error.seen}")
+            return StepsAlone()
+        try:
+            replay.run(isolated)
         except CabwError as error:
             self.notes.append(f"not every step could be run alone: {error.seen}")
             if isinstance(error, StoppedError):
                 isolated.comparisons |= error.rejected()
-        if isolated.in_question:
-            self._judge_against_float64(isolated)
-        return isolated.comparisons, frozenset(isolated.substituted)
-
-    def _judge_against_float64(self, isolated: _IsolatedSteps) -> None:
-        """Run each step in double precision on the same gradients; what rounding explains is no mismatch."""
-        replay = self.replay.at(Target(dtype=torch.float64))
-        reproduced = self.steps.reproduced(isolated.in_question)
-        try:
-            replay.run(_Float64Steps(replay.graph, isolated, reproduced))
-        except CabwError as error:
-            self.notes.append(f"differences could not be judged in double precision: {error.seen}")
-
-
-class _IsolatedSteps(ProbingInterpreter):
-    """Runs each step on the other side's gradients, and compares its results."""
-
-    def __init__(self, graph: PlacedGraph, sites: GradientSites, steps: Steps, comparer: NodeComparer) -> None:
-        super().__init__(graph, sites)
-        self.steps, self._compare = steps, comparer
-        self.comparisons: dict[str, NodeComparison] = {}
-        self.substituted: set[str] = set()
-        """The sites at which the next step took the other side's gradient."""
-        self.in_question: dict[str, StepOutputs] = {}
-        """The results that a float64 run must judge."""
-
-    def on_value(self, name: str, value: Any) -> Any:
-        """Judge it; the graph goes on with what the other side had."""
-        for reference, candidate in self.steps.pairs(name, value):
-            comparison = self._compare(reference, candidate)
-            if comparison is None:
-                continue
-            self.comparisons[name] = comparison
-            if self._compare.has_user_tolerance or not isinstance(reference, Gradient) or candidate is None:
-                continue
-            if needs_float64(comparison.difference, reference.value, candidate):
-                self.in_question[name] = StepOutputs(reference.value.detach(), candidate.detach())
-        other = substitute(self.steps.other_side(name), value)
-        if other is None:
-            return value
-        self.substituted.add(name)
-        return other
-
-
-class _Float64Steps(ProbingInterpreter):
-    """Runs each step in double precision on the other side's gradients, and judges the differences in question."""
-
-    def __init__(self, graph: PlacedGraph, isolated: _IsolatedSteps, reproduced: frozenset[str]) -> None:
-        super().__init__(graph, isolated.sites)
-        self._isolated, self._reproduced = isolated, reproduced
-
-    def on_value(self, name: str, value: Any) -> Any:
-        """Judge by it; the graph goes on with what the other side had."""
-        isolated = self._isolated
-        if name in isolated.in_question and isinstance(value, torch.Tensor):
-            comparison, independent = isolated.comparisons[name], name in self._reproduced
-            difference = judge_against_float64(
-                comparison.difference, isolated.in_question[name], value, independent=independent
+        if isolated.questions:
+            judge = StepJudge(
+                replay, self.sites, steps.other_side, isolated.questions, isolated.comparisons, steps.reproduced
             )
-            isolated.comparisons[name] = replace(comparison, difference=difference)
-        other = substitute(isolated.steps.other_side(name), value)
-        return value if other is None else other
+            judge.judge()
+            self.notes += judge.notes
+        return StepsAlone(isolated.comparisons, frozenset(isolated.substituted))

@@ -3,7 +3,7 @@
 StepJudge.judge
 ├─ _judge_by_the_other_side   one run in double precision: both sides are about as far from it
 ├─ _judge_by_float64_noise    what is then still open: more such runs, changed at random as rounding would change them
-└─ _judge_by_kernels          the rest, and steps that cannot run in double precision: such runs on the steps' own kernels
+└─ _judge_by_kernels          the rest, and steps that cannot run in double precision: such runs on their own kernels
 
 Of a step that gives different results in two runs, nothing can be said but that.
 """
@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from cabw_viz.errors import CabwError
+from cabw_viz.numerics.compare import plain, zeros_where_not_finite
 from cabw_viz.numerics.constants import KERNEL_RUNS, noise_limit
 from cabw_viz.numerics.distance import relative_distance
-from cabw_viz.numerics.compare import plain, zeros_where_not_finite
 from cabw_viz.numerics.tolerance import unit_of
 from cabw_viz.record.kinds import GOOD, Verdict
 from cabw_viz.replay.divergence.gradient_sites import GradientSites
@@ -66,8 +66,8 @@ class StepJudge:
         other_side: the gradients with which the steps begin.
         questions: by site.
         comparisons: of the same sites and others; their verdicts are replaced.
-        reproduced: the sites, of those that it is called with, where a fault of the candidate cannot be in a float64 run of
-            the graph too.
+        reproduced: the sites, of those that it is called with, where a fault of the candidate cannot be in a float64
+            run of the graph too.
     """
 
     def __init__(
@@ -89,9 +89,7 @@ class StepJudge:
     def judge(self) -> None:
         """Replace the verdicts of all questions."""
         candidate = self._replay.at(self._replay.target.placement)
-        dtypes = RoundingDtypes(
-            self._sites, self._other_side, candidate.graph, fused=self._replay.target.compiles
-        )
+        dtypes = RoundingDtypes(self._sites, self._other_side, candidate.graph, fused=self._replay.target.compiles)
         exact = self._replay.at(Target(dtype=torch.float64))
         try:
             self._judge_by_the_other_side(exact, dtypes)
@@ -257,4 +255,3 @@ def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
         return True
     one, other = zeros_where_not_finite(one, other)
     return relative_distance(one, other) > noise_limit(unit_of(one.dtype))
-

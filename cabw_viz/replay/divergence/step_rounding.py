@@ -120,9 +120,10 @@ class StepOutputs:
     ) -> StepOutputs:
         """Of gradients of any kind; elements that are not finite on one of the sides are left out."""
         dense = [plain(each).to(reference.device) for each in (reference, candidate, exact)]
-        if not all(bool(torch.isfinite(each).all()) for each in dense):
+        dense[2] = in_float64(dense[2])
+        if len({each.shape for each in dense}) == 1 and not all(bool(torch.isfinite(each).all()) for each in dense):
             dense = zeros_where_not_finite(*dense)
-        return cls(*dense, independent=independent)
+        return cls(dense[0], dense[1], dense[2], independent)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -206,7 +207,7 @@ class StepOutputs:
             return False
         size, remainder = common_factor(*(in_float64(each) for each in (self.reference, self.candidate)))
         is_factor = size > self.unit * FACTOR_SIZE and remainder < size * FACTOR_REMAINDER
-        return is_factor and size > max(allowed, self.unit * FACTOR_SIZE + self.floors[0])
+        return is_factor and size > max(allowed, self.unit * FACTOR_SIZE + SUMS * self.floors[0])
 
 
 def common_factor(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[float, float]:

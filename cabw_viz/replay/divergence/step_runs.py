@@ -5,7 +5,7 @@ All other steps are left out: what a step takes is known. A step that cannot run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,43 +51,51 @@ class Rounding:
 
 
 class RoundingDtypes:
-    """The dtype in which the gradients and results of steps are rounded: the coarser of the two sides'.
+    """The dtype to which the two sides round what steps take and make, the coarser of theirs.
 
     Args:
         sites: the steps.
         other_side: the gradients with which they begin.
         candidate: the graph as it is placed for the candidate.
-        fused: whether a compiler may leave out the rounding between two steps. Then a step that gives a finer dtype
-            than it takes may show the rounding of what it takes.
+        fused: whether a compiler may leave out the rounding between two steps. Then the candidate may have taken more
+            digits than can be seen; else both sides have taken the same bits, and compute with them in single precision
+            at least.
     """
 
     def __init__(self, sites: GradientSites, other_side: OtherSide, candidate: PlacedGraph, *, fused: bool) -> None:
-        self._other_side, self._mapping = other_side, candidate.mapping
-        self.by_site: dict[str, torch.dtype] = {}
-        self.by_node: dict[int, torch.dtype] = {}
+        self._mapping = candidate.mapping
+        self._retyped = self._mapping is not None and self._mapping.retypes
+        self._takes_same_bits = not (fused or self._retyped)
+        self._by_site: dict[str, torch.dtype] = {}
+        self._by_node: dict[int, torch.dtype] = {}
         for step in sites.steps:
-            outputs = self._add(step.outputs)
+            for name in step.outputs:
+                value = other_side(name)
+                if isinstance(value, torch.Tensor) and has_digits(value.dtype):
+                    self._by_site[name] = self._coarser(value.dtype)
+            outputs = [self._by_site[name] for name in step.outputs if name in self._by_site]
             if outputs and step.kind not in BETWEEN:
-                self.by_node[step.number] = coarser(*outputs)
-        if fused or (self._mapping is not None and self._mapping.retypes):
-            return
-        results = dict(self.by_site)
-        for step in sites.steps:
-            made = [results[name] for name in step.outputs if name in results]
-            for name in step.inputs:
-                if name in results and made:
-                    self.by_site[name] = min(self.by_site[name], coarser(*made), key=unit_of)
+                self._by_node[step.number] = coarser(*outputs)
 
-    def _add(self, names: Iterable[str]) -> list[torch.dtype]:
-        for name in names:
-            value = self._other_side(name)
-            if isinstance(value, torch.Tensor) and has_digits(value.dtype):
-                self.by_site[name] = coarser(value.dtype, self.of_saved(value.dtype))
-        return [self.by_site[name] for name in names if name in self.by_site]
+    def of_result(self, name: str, number: int | None) -> torch.dtype | None:
+        """Of the results of operators in a graph node that belongs to an autograd node."""
+        return self._by_site.get(name) or self._by_node.get(-1 if number is None else number)
+
+    def of_gradient(self, name: str) -> torch.dtype | None:
+        """Of the gradient at a site, where a step takes it."""
+        dtype = self._by_site.get(name)
+        return _at_least_single(dtype) if dtype is not None and self._takes_same_bits else dtype
 
     def of_saved(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype that the candidate has for one of the capture."""
+        """Of a saved tensor of this dtype."""
+        return self._coarser(dtype) if self._retyped else _at_least_single(dtype)
+
+    def _coarser(self, dtype: torch.dtype) -> torch.dtype:
         return dtype if self._mapping is None else coarser(dtype, self._mapping.dtype(dtype))
+
+
+def _at_least_single(dtype: torch.dtype) -> torch.dtype:
+    return min(dtype, torch.float32, key=unit_of)
 
 
 class RoundingFactors(UniformFactors):
@@ -131,7 +139,7 @@ class StepRuns:
         dtypes: RoundingDtypes,
     ) -> None:
         self._replay, self._graph = replay, replay.graph
-        self._sites, self._other_side, self._dtypes = sites, other_side, dtypes
+        self.sites, self._other_side, self.dtypes = sites, other_side, dtypes
         self._captured = replay.capture.arguments.inputs
         self.names = frozenset(names)
         self.failures: dict[str, str] = {}
@@ -157,17 +165,11 @@ class StepRuns:
         for captured, value in zip(self._captured, self._graph.arguments.inputs, strict=True):
             plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
             if plain and has_digits(value.dtype):
-                factors.dtype = self._dtypes.of_saved(captured.dtype)
-                value = (value.detach() * factors(value)).to(value.dtype)
-            inputs.append(value)
+                factors.dtype = self.dtypes.of_saved(captured.dtype)
+                inputs.append((value.detach() * factors(value)).to(value.dtype))
+            else:
+                inputs.append(value)
         return replace(self._graph, arguments=replace(self._graph.arguments, inputs=inputs))
-
-    # -- for the interpreter -------------------------------------------------------------------------------------
-
-    @property
-    def sites(self) -> GradientSites:
-        """The steps of the graph."""
-        return self._sites
 
     def known(self, name: str) -> torch.Tensor | None:
         """A copy of the gradient at a site, at the target; None where it is not known."""
@@ -184,16 +186,8 @@ class StepRuns:
         return self._gradient(name) is not None
 
     def _gradient(self, name: str) -> torch.Tensor | None:
-        value = self._other_side(name) if name in self._sites.observed else None
+        value = self._other_side(name) if name in self.sites.observed else None
         return value if type(value) is torch.Tensor and value.layout is torch.strided else None
-
-    def dtype_of_result(self, name: str, number: int | None) -> torch.dtype | None:
-        """The dtype to which the results of a graph node's operators are rounded."""
-        return self._dtypes.by_site.get(name) or self._dtypes.by_node.get(-1 if number is None else number)
-
-    def dtype_of_gradient(self, name: str) -> torch.dtype | None:
-        """The dtype to which the gradient at a site is rounded before a step takes it."""
-        return self._dtypes.by_site.get(name)
 
 
 class _PartialInterpreter(ProbingInterpreter):
@@ -221,7 +215,7 @@ class _PartialInterpreter(ProbingInterpreter):
             return super().run_node(n)
         if n.name in self._needed and not any(self.env.get(each) is SKIPPED for each in n.all_input_nodes):
             if self._factors is not None:
-                self._factors.dtype = self._runs.dtype_of_result(n.name, self.rows[n.name].autograd_node)
+                self._factors.dtype = self._runs.dtypes.of_result(n.name, self.rows[n.name].autograd_node)
             try:
                 return super().run_node(n)
             except Exception as error:
@@ -233,18 +227,22 @@ class _PartialInterpreter(ProbingInterpreter):
 
     def on_value(self, name: str, value: Any) -> Any:
         """Keep it if it is wanted; the graph goes on with what is known there."""
-        with nullcontext() if self._mode is None else self._mode.paused():
-            if name in self._runs.names and isinstance(value, torch.Tensor):
-                self.values[name] = value.detach()
-            known = self._known(name) if value is not None else None
+        if name in self._runs.names and isinstance(value, torch.Tensor):
+            self.values[name] = value.detach()
+        known = self._known(name) if value is not None else None
         return value if known is None else known
 
     def _known(self, name: str) -> torch.Tensor | None:
-        known = self._runs.known(name)
-        if known is None or self._factors is None:
-            return known
-        self._factors.dtype = self._runs.dtype_of_gradient(name)
-        return (known * self._factors(known)).to(known.dtype)
+        """The gradient that is known at a site, changed if it is to be; no mode sees how."""
+        with (
+            nullcontext() if self.placed.mode is None else self.placed.mode.paused(),
+            nullcontext() if self._mode is None else self._mode.paused(),
+        ):
+            known = self._runs.known(name)
+            if known is None or self._factors is None:
+                return known
+            self._factors.dtype = self._runs.dtypes.of_gradient(name)
+            return (known * self._factors(known)).to(known.dtype)
 
 
 def needed_nodes(
@@ -289,5 +287,3 @@ def saved_answers(other_side: OtherSide) -> OtherSide:
         return answers[name]
 
     return answer
-
-
