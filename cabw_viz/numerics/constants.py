@@ -113,8 +113,8 @@ Used: parity. Evidence: the smaller of the two perturbations is then still a tho
 PROPORTION = 2.0
 """By how much two perturbations may differ, once scaled, where rounding acts in proportion.
 
-Used: parity. Evidence: over the workloads they differed by less than 1 percent, but for masks and indices, where it was
-a factor of 30 and more.
+Used: parity, divergence. Evidence: over the workloads they differed by less than 1 percent, but for masks and indices,
+where it was a factor of 30 and more.
 """
 
 INPUT_RUNS = 2
@@ -178,15 +178,6 @@ FACTOR_SIZE = 1 / 2
 
 FACTOR_REMAINDER = 1 / 2
 """What a common factor leaves unexplained is less than this part of the difference. Used: as FACTOR_SIZE."""
-
-JUMP = 4
-"""How far from proportional to its size the effect of a change may be, before it is a jump and no noise.
-
-Used: divergence, where saved tensors, gradients and results are changed at random by the size of a rounding and by a
-sixteenth of it. Evidence: rounding acts in proportion, up to higher orders; a comparison of saved values that any
-change turns over acts alike at both sizes (a ratio of 1 instead of 16), an index that only the larger turns over much
-more.
-"""
 
 # -------------------------------------------------------------------------------------------------------- whole steps
 

@@ -21,7 +21,7 @@ from cabw_viz.numerics.constants import (
     HALF_RATIO,
     HALF_SLACK,
     HALF_UNIT,
-    JUMP,
+    PROPORTION,
     SUMS,
     noise_limit,
 )
@@ -90,7 +90,7 @@ def smooth_noise(large: StepNoise, small: StepNoise, ratio: float) -> StepNoise:
         small: of the same change, smaller.
         ratio: how many times smaller.
     """
-    bound, least = small.distance.mean_square * ratio * JUMP, small.distance.mean_square * JUMP
+    bound, least = small.distance.mean_square * ratio * PROPORTION, small.distance.mean_square * PROPORTION
     if not least <= large.distance.mean_square <= bound:
         return StepNoise()
     return large

@@ -15,7 +15,7 @@ import torch.fx
 
 from cabw_viz.numerics.constants import SMALLEST_SIZE
 from cabw_viz.numerics.distance import in_float64
-from cabw_viz.numerics.perturb import PerturbedResults, UniformFactors
+from cabw_viz.numerics.perturb import PerturbedResults, UniformRounding
 from cabw_viz.numerics.tolerance import coarser, has_digits, step_of, unit_of
 from cabw_viz.record.divergence import BETWEEN
 from cabw_viz.record.kinds import GraphKind
@@ -98,8 +98,8 @@ def _at_least_single(dtype: torch.dtype) -> torch.dtype:
     return min(dtype, torch.float32, key=unit_of)
 
 
-class RoundingFactors(UniformFactors):
-    """Factors that change each element by up to half a unit of a dtype, or half of its smallest step.
+class StepRounding(UniformRounding):
+    """Changes each element by up to half a unit of a dtype, or half of its smallest step; in float64.
 
     Args:
         rounding: seed and size.
@@ -111,12 +111,12 @@ class RoundingFactors(UniformFactors):
         """The dtype to which is rounded; None for no change."""
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Draw the factors for a tensor."""
+        """Draw other values for a tensor."""
         if self.dtype is None:
-            return torch.ones((), dtype=torch.float64, device=tensor.device)
+            return tensor
         sizes = in_float64(tensor).abs().clamp(min=SMALLEST_SIZE)
         units = unit_of(self.dtype) + step_of(self.dtype) / sizes
-        return 1 + (super().__call__(tensor) - 1) * units
+        return tensor + tensor * (self._uniform(tensor) - 0.5) * self._unit * units
 
 
 class StepRuns:
@@ -148,25 +148,25 @@ class StepRuns:
     def values(self, rounding: Rounding | None = None) -> dict[str, torch.Tensor]:
         """Run the steps once: the gradient at each of the sites; one whose step cannot run is absent."""
         graph = self._graph
-        factors = None if rounding is None else RoundingFactors(rounding)
-        if rounding is not None and factors is not None and rounding.of_saved:
-            graph = self._with_changed_inputs(factors)
-            factors = None
-        mode = None if factors is None else PerturbedResults(factors)
-        interpreter = _PartialInterpreter(graph, self, factors, mode)
+        changes = None if rounding is None else StepRounding(rounding)
+        if rounding is not None and changes is not None and rounding.of_saved:
+            graph = self._with_changed_inputs(changes)
+            changes = None
+        mode = None if changes is None else PerturbedResults(changes)
+        interpreter = _PartialInterpreter(graph, self, changes, mode)
         with mode or nullcontext():
             self._replay.run(interpreter)
         self.failures |= interpreter.failures
         return interpreter.values
 
-    def _with_changed_inputs(self, factors: RoundingFactors) -> PlacedGraph:
+    def _with_changed_inputs(self, changes: StepRounding) -> PlacedGraph:
         """The graph on inputs that are changed, as far as they are plain tensors of rounded numbers."""
         inputs = []
         for captured, value in zip(self._captured, self._graph.arguments.inputs, strict=True):
             plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
             if plain and has_digits(value.dtype):
-                factors.dtype = self.dtypes.of_saved(captured.dtype)
-                inputs.append((value.detach() * factors(value)).to(value.dtype))
+                changes.dtype = self.dtypes.of_saved(captured.dtype)
+                inputs.append(changes(value.detach()).to(value.dtype))
             else:
                 inputs.append(value)
         return replace(self._graph, arguments=replace(self._graph.arguments, inputs=inputs))
@@ -194,10 +194,10 @@ class _PartialInterpreter(ProbingInterpreter):
     """Runs the graph nodes that the wanted gradients need, from the nearest known ones on."""
 
     def __init__(
-        self, graph: PlacedGraph, runs: StepRuns, factors: RoundingFactors | None, mode: PerturbedResults | None
+        self, graph: PlacedGraph, runs: StepRuns, changes: StepRounding | None, mode: PerturbedResults | None
     ) -> None:
         super().__init__(graph, runs.sites)
-        self._runs, self._factors, self._mode = runs, factors, mode
+        self._runs, self._changes, self._mode = runs, changes, mode
         self._needed = needed_nodes(graph.module.graph, self._number_and_kind, runs.names, runs.is_known)
         self.values: dict[str, torch.Tensor] = {}
         self.failures: dict[str, str] = {}
@@ -214,8 +214,8 @@ class _PartialInterpreter(ProbingInterpreter):
         if n.op == "placeholder":
             return super().run_node(n)
         if n.name in self._needed and not any(self.env.get(each) is SKIPPED for each in n.all_input_nodes):
-            if self._factors is not None:
-                self._factors.dtype = self._runs.dtypes.of_result(n.name, self.rows[n.name].autograd_node)
+            if self._changes is not None:
+                self._changes.dtype = self._runs.dtypes.of_result(n.name, self.rows[n.name].autograd_node)
             try:
                 return super().run_node(n)
             except Exception as error:
@@ -239,10 +239,10 @@ class _PartialInterpreter(ProbingInterpreter):
             nullcontext() if self._mode is None else self._mode.paused(),
         ):
             known = self._runs.known(name)
-            if known is None or self._factors is None:
+            if known is None or self._changes is None:
                 return known
-            self._factors.dtype = self._runs.dtypes.of_gradient(name)
-            return (known * self._factors(known)).to(known.dtype)
+            self._changes.dtype = self._runs.dtypes.of_gradient(name)
+            return self._changes(known).to(known.dtype)
 
 
 def needed_nodes(
