@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+import torch._dynamo  # first, or the import below is circular
 from torch import nn
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._inductor.utils import fresh_cache
