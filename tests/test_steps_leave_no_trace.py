@@ -218,8 +218,9 @@ def test_what_the_step_reaches_beside_its_parameters_is_put_back_too(raises):
     torch.manual_seed(0)
     body, head, teacher = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 1), nn.Linear(4, 1)
     scale, x = torch.ones(1, requires_grad=True), torch.randn(5, 4)
-    optimizer = torch.optim.Adam(body.parameters())
-    (body(x).sum() * scale).backward()
+    apart = nn.Parameter(torch.ones(2))  # the step reaches it by its optimizer alone
+    optimizer = torch.optim.Adam([*body.parameters(), apart])
+    (body(x).sum() * scale + apart.sum()).backward()
     calls = [0]
 
     def step():
@@ -229,13 +230,15 @@ def test_what_the_step_reaches_beside_its_parameters_is_put_back_too(raises):
         loss = (head(body(x)) - teacher(x)).square().mean() * scale
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
         with torch.no_grad():
             teacher.weight.lerp_(head.weight, 0.5)
         teacher.eval()
         return loss.item()
 
     def state():
-        tensors = [t for m in (body, head, teacher) for t in m.state_dict(keep_vars=True).values()] + [scale]
+        tensors = [t for m in (body, head, teacher) for t in m.state_dict(keep_vars=True).values()]
+        tensors += [scale, apart]
         values = [(t.detach(), t.grad) for t in tensors]
         return copy.deepcopy([[list(pair) for pair in values], optimizer.state_dict(), teacher.training])
 

@@ -41,9 +41,16 @@ def trainers_of(tensors: Iterable[torch.Tensor]) -> list[Any]:
     ]
 
 
+def parameters_of(trainer: Any) -> list[torch.Tensor]:
+    """All tensors that an optimizer updates; none for anything else."""
+    if not isinstance(trainer, torch.optim.Optimizer):
+        return []
+    groups = getattr(trainer, "param_groups", ())  # absent while one is being made
+    return [tensor for group in groups for tensor in group["params"]]
+
+
 def _holds(optimizer: torch.optim.Optimizer, ids: Collection[int]) -> bool:
-    groups = getattr(optimizer, "param_groups", ())  # absent while one is being made
-    return any(id(tensor) in ids for group in groups for tensor in group["params"])
+    return any(id(tensor) in ids for tensor in parameters_of(optimizer))
 
 
 def has_state(module: torch.nn.Module) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import bitwise_equal
-from cabw_viz.replay.steps.object_state import ObjectState, has_state, trainers_of
+from cabw_viz.replay.steps.object_state import ObjectState, has_state, parameters_of, trainers_of
 from cabw_viz.runtime.reached_state import ReachedState
 from cabw_viz.runtime.tensor_state import copy_of
 
@@ -40,7 +40,7 @@ class StepUnderTest:
     @cached_property
     def trainers(self) -> list[Any]:
         """The optimizers of its parameters, their schedulers, and gradient scalers."""
-        return [] if self.is_fresh else trainers_of(slot.tensor for slot in (*self.slots(), *self.other_slots()))
+        return [] if self.is_fresh else trainers_of(slot.tensor for slot in (*self.slots(), *self._reached_slots()))
 
     @property
     def modules(self) -> list[torch.nn.Module]:
@@ -49,14 +49,23 @@ class StepUnderTest:
         return list(dict.fromkeys([*own, *(module for _, module in self._reached.modules.values())]))
 
     def other_slots(self) -> Iterator[TensorSlot]:
-        """Each parameter, buffer and leaf that the function reaches and `slots` has not: restored, and not compared."""
+        """Each parameter, buffer and leaf that a call may change and `slots` has not: restored, and not compared.
+
+        Those that the function reaches, and those that its optimizers update, or set `.grad` of to None.
+        """
         ids = {id(slot.tensor) for slot in self.slots()}
-        of_modules = (slot for path, each in self._reached.modules.values() for slot in _slots_of(each, f"{path}."))
-        leaves = (pair for pair in self._reached.tensors.values() if pair[1].requires_grad and pair[1].is_leaf)
-        for slot in (*of_modules, *(TensorSlot(name, tensor, is_buffer=False) for name, tensor in leaves)):
+        optimized = (tensor for each in self.trainers for tensor in parameters_of(each))
+        for slot in (*self._reached_slots(), *(TensorSlot("", tensor, is_buffer=False) for tensor in optimized)):
             if id(slot.tensor) not in ids:
                 ids.add(id(slot.tensor))
                 yield slot
+
+    def _reached_slots(self) -> Iterator[TensorSlot]:
+        for path, module in self._reached.modules.values():
+            yield from _slots_of(module, f"{path}.")
+        for name, tensor in self._reached.tensors.values():
+            if tensor.requires_grad and tensor.is_leaf:
+                yield TensorSlot(name, tensor, is_buffer=False)
 
     def check(self) -> None:
         """Raise a CabwError where the parameters are not a module or leaf tensors by name."""
