@@ -1,7 +1,9 @@
 """What belongs to the user is as before after every later call: planted changes are reported, and put back."""
 
+import gc
 import random
 import warnings
+import weakref
 from collections import deque
 
 import numpy as np
@@ -382,9 +384,6 @@ def test_what_follows_an_accumulation_does_not_run_again():
 
 
 def test_a_guard_keeps_nothing_alive():
-    import gc
-    import weakref
-
     net = Net()
     capture = captured(net)
     capture.parity()
@@ -393,6 +392,21 @@ def test_a_guard_keeps_nothing_alive():
     del net
     gc.collect()
     assert reference() is None
+
+
+def test_an_exception_that_is_kept_keeps_no_copies(monkeypatch):
+    net = Net()
+    capture = captured(net)
+
+    def fail(self, _):
+        raise ValueError("of the user's")
+
+    monkeypatch.setattr(Net, "during_backward", fail)
+    with pytest.raises(CabwError) as error:
+        capture.parity()
+    gc.collect()
+    assert error.value.__traceback__ is not None
+    assert not [each for each in gc.get_objects() if type(each) is tensor_state.PartState]
 
 
 def test_containers_of_the_standard_library_are_compared(monkeypatch):

@@ -133,6 +133,15 @@ def test_a_compiled_run_of_fsdp_is_refused_by_the_memory_that_it_freed():
     assert "was freed after the backward, by FSDP" in report.seen
 
 
+@on_the_version_read
+def test_a_report_says_what_fsdp_makes_of_the_gradients():
+    captured = Captured()
+    observe("kind_fsdp2_one_rank", around=captured, steps=1)
+    (report,) = captured.reports
+    assert "FSDP reduces these gradients to the .grad of 0.weight" in str(report)
+    assert "set in .grad by a hook" not in str(report)
+
+
 @pytest.mark.parametrize("name", corpus.NAMES)
 def test_autograd_nodes_agree_with_an_independent_walk(name, monkeypatch):
     seen = []

@@ -41,7 +41,10 @@ def _sentences(record: CaptureRecord, verdict: str) -> Iterator[str]:
         captures = [f"session[{each.capture}]" for each in record.inner_backwards if each.capture is not None]
         if captures:
             yield f"Captured as {_listed(captures)}."
-    if others:
+    if others and record.frameworks:  # FSDP's own parameters are shards: their .grad is made of what was compared
+        frameworks = " and ".join(record.frameworks)
+        yield f"{frameworks} reduces these gradients to the .grad of {_listed(others)}, which is {verdict}."
+    elif others:
         yield (
             f"{len(others):,} of {total:,} gradients were set in .grad by a hook or by code in C++, {verdict}: "
             f"{_listed(others)}."
