@@ -13,7 +13,8 @@ from torch._dynamo import compiled_autograd
 from torch._higher_order_ops.scan import scan
 
 import cabw_viz
-from cabw_viz.errors import CabwWarning
+from cabw_viz import torch_adapter
+from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.tracing.trace_failures import brief
 from tests.captures import data, leaf, model, session_of
 
@@ -256,6 +257,29 @@ def test_a_leaf_that_cannot_be_read_has_a_reason_of_one_sentence():
 )  # fmt: skip
 def test_the_first_sentence_of_a_message(message, expected):
     assert brief(message) == expected
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["", "</script><img src=x onerror=alert(1)>", "word " * 20_000, "x" * 100_000, "\x00\u202e\ud800\n\n", "{0}"],
+)
+def test_whatever_an_exception_says_can_be_shown(monkeypatch, message, tmp_path):
+    def broken(*_):
+        raise ValueError(message)
+
+    monkeypatch.setattr(torch_adapter.TracerBase, "set_node_origin", broken)
+    net = nn.Sequential()
+    net.add_module("<b>&\u202e", nn.Linear(4, 2))
+    session = session_of(net, lambda: net(data()).sum().backward())
+    assert session[0].error.details == message
+    assert len(repr(session)) < 2_000
+    assert repr(session[0])
+    page = session.to_html(tmp_path / "page.html").read_text("utf-8")
+    for shown in (session.html(), page):
+        assert "<img src=x" not in shown
+    session.inspect()
+    with pytest.raises(CabwError, match="no complete graph"):
+        session[0].parity()
 
 
 # -- bypassed calls: each reason holds, and none other -------------------------------------------------------------
