@@ -138,6 +138,31 @@ def program(case: Case) -> Program:
     return result
 
 
+def in_float64(case: Case) -> dict[str, torch.Tensor]:
+    """The gradients of a case in float64, by eager, from the same numbers; none where it cannot be run so."""
+
+    def doubled(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+            return value
+        wide = torch.complex128 if value.is_complex() else torch.float64
+        return value.detach().to(wide).requires_grad_(value.requires_grad)
+
+    try:
+        if case.kind == "model":
+            return {}
+        sample = _samples(case.kind, case.name, DTYPES[case.dtype])[case.sample]
+        if case.kind == "operator":
+            sample.input, sample.args, sample.kwargs = _pytree.tree_map(
+                doubled, (sample.input, sample.args, sample.kwargs)
+            )
+            return _of_operator(case.name, sample, torch.float64).backward()
+        inputs = sample.forward_input
+        inputs.args, inputs.kwargs = _pytree.tree_map(doubled, (inputs.args, inputs.kwargs))
+        return _of_module(case.name, sample, torch.float64).backward()
+    except Exception:  # noqa: BLE001  # whatever an operator without float64 raises
+        return {}
+
+
 def _samples(kind: Kind, name: str, dtype: torch.dtype) -> list[Any]:
     seed()
     if kind == "operator":
@@ -164,7 +189,7 @@ def _of_operator(name: str, sample: Any, _: torch.dtype) -> Program:
 
 
 def _of_module(name: str, sample: Any, dtype: torch.dtype) -> Program:
-    seed()
+    seed()  # the same weights in every dtype
     module = _modules()[name].module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs).to(dtype)
     args, kwargs = sample.forward_input.args, sample.forward_input.kwargs
     arguments = _tensors((args, kwargs))

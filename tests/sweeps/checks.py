@@ -18,9 +18,10 @@ import torch
 from torch._dynamo import compiled_autograd
 
 import cabw_viz
+from cabw_viz.record.kinds import GOOD
 from cabw_viz.surfaces.capture import Capture
 from tests.faults import planted
-from tests.sweeps.cases import Case, NotACase, Program, program
+from tests.sweeps.cases import Case, NotACase, Program, in_float64, program
 
 Outcome = Literal["held", "refused", "not judged", "pytorch", "failed"]
 """Held; refused with a CabwError; not judged, since there is nothing to judge by; PyTorch's own; failed."""
@@ -37,6 +38,7 @@ CHECKS = (
     "fault seen by parity",
     "fault charged by divergence",
 )
+NOT_JUDGED = "the report says that it cannot be judged"
 FAULT = 1.5
 """The factor of the planted fault: no rounding, in any dtype."""
 
@@ -79,9 +81,10 @@ def check_case(case: Case) -> Report:
 
 def _check_program(report: Report, subject: Program, eager: dict[str, torch.Tensor]) -> None:
     outcomes = report.outcomes
-    comes_again = same_bits(subject.backward(), eager)
     alone = PyTorchAlone(subject, eager)
-    before = _state(subject)
+    is_rounding = consists_of_rounding(report.case, eager)
+    comes_again = same_bits(subject.backward(), eager)
+    before = _state(subject)  # of random numbers too: each run begins with the same
     gradients, session = _captured(subject)
     if not comes_again:
         outcomes["harmless"] = ("not judged", "eager gives other gradients each time")
@@ -101,6 +104,9 @@ def _check_program(report: Report, subject: Program, eager: dict[str, torch.Tens
         return
     outcomes["captured"] = ("held", "")
     _check_capture(outcomes, session[0], alone, comes_again=comes_again)
+    is_right = outcomes.get("parity bitwise") == outcomes.get("divergence silent") == ("held", "")
+    if is_right and not is_rounding:
+        _check_fault(outcomes, session[0])
     if outcomes["harmless"][0] == "held" and _state(subject) != before:
         outcomes["harmless"] = ("failed", "a later call changed leaves or random numbers")
     session.close()
@@ -128,8 +134,6 @@ def _check_capture(
         outcomes["float64 divergence"] = _attempt(lambda: _divergence_words(capture.divergence(dtype="float64")))
     outcomes["lowered to the bit"] = _attempt(lambda: _lowered_words(capture))
     outcomes["audit"] = _attempt(lambda: "" if len(capture.audit().columns) else "no columns")
-    if outcomes["parity bitwise"][0] == outcomes["divergence silent"][0] == "held":
-        _check_fault(outcomes, capture)
 
 
 def _attempt(check: Callable[[], str]) -> tuple[Outcome, str]:
@@ -140,13 +144,20 @@ def _attempt(check: Callable[[], str]) -> tuple[Outcome, str]:
         return "refused", _first_line(error.seen)
     except Exception as error:  # noqa: BLE001  # an exception that is not the package's own is what is looked for
         return "failed", f"raised {_sentence(error)}"
+    if wrong.startswith(NOT_JUDGED):
+        return "not judged", wrong
     return ("failed", wrong) if wrong else ("held", "")
 
 
 def _parity_words(report: Any, *, bitwise: bool) -> str:
     verdicts = report.frame["verdict"].value_counts().to_dict()
     right = set(verdicts) <= {"bitwise"} if bitwise else report.ok
-    return "" if right and len(report.frame) else f"{verdicts}"
+    if right and len(report.frame):
+        return ""
+    wrong = set(report.frame["verdict"]) - GOOD
+    if wrong == {"not_judged"}:
+        return f"{NOT_JUDGED}: {report.worst.note}"
+    return f"{verdicts}"
 
 
 def _divergence_words(report: Any) -> str:
@@ -168,7 +179,7 @@ def _lowered_words(capture: Capture) -> str:
 def _check_fault(outcomes: dict[str, tuple[Outcome, str]], capture: Capture) -> None:
     """Plant a factor into one autograd node of the graph, and look whether parity and divergence see it.
 
-    Whether the fault shows at all is measured on the gradients of a replay, and on what the node itself gives.
+    Whether the fault shows at all is measured on the gradients of a replay.
     """
     node = _node_for_fault(capture)
     if node is None:
@@ -179,22 +190,11 @@ def _check_fault(outcomes: dict[str, tuple[Outcome, str]], capture: Capture) -> 
         outcomes["fault seen by parity"] = ("refused", _first_line(error.seen))
         return
     name = capture.record.graph_nodes[node].name
-    shown: list[bool] = []
-
-    def fault(gradient: torch.Tensor) -> torch.Tensor:
-        wrong = gradient * FAULT
-        shown.append(_differ(gradient, wrong))
-        return wrong
-
-    with planted(name, fault):
+    with planted(name, lambda gradient: gradient * FAULT):
         wrong = capture.replay()
-        if not any(shown):
-            return
-        if any(_differ(right[leaf], wrong[leaf]) for leaf in right):
-            outcomes["fault seen by parity"] = _attempt(
-                lambda: "passes" if capture.parity().ok else "",
-            )
-        outcomes["fault charged by divergence"] = _attempt(lambda: _charge_words(capture, node))
+        if any(_are_apart(right[leaf], wrong[leaf]) for leaf in right):
+            outcomes["fault seen by parity"] = _attempt(lambda: "passes" if capture.parity().ok else "")
+            outcomes["fault charged by divergence"] = _attempt(lambda: _charge_words(capture, node))
 
 
 def _charge_words(capture: Capture, node: int) -> str:
@@ -216,12 +216,14 @@ def _node_for_fault(capture: Capture) -> int | None:
     return calls[len(calls) // 2] if calls else None
 
 
-def _differ(right: torch.Tensor, wrong: torch.Tensor) -> bool:
-    """Whether two gradients differ by a tenth or more in some finite element that is not too small to be judged."""
+def _are_apart(right: torch.Tensor, wrong: torch.Tensor) -> bool:
+    """Whether two gradients differ by a tenth or more of the largest finite element, and that can be judged at all."""
     right, wrong = (_plain(t).to(torch.complex128) for t in (right, wrong))
-    smallest = 1e-30
-    judged = right.abs().isfinite() & wrong.abs().isfinite() & (right.abs() > smallest)
-    return bool(((right - wrong).abs() > right.abs() / 10)[judged].any())
+    finite = right.abs().isfinite() & wrong.abs().isfinite()
+    if right.shape != wrong.shape or not bool(finite.any()):
+        return False
+    scale, smallest = float(right[finite].abs().max()), 1e-30
+    return scale > smallest and float((right - wrong)[finite].abs().max()) > scale / 10
 
 
 # ---------------------------------------------------------------------------------------------------- PyTorch by itself
@@ -267,6 +269,12 @@ class PyTorchAlone:
 
 
 # ----------------------------------------------------------------------------------------------------------------- bits
+
+
+def consists_of_rounding(case: Case, eager: dict[str, torch.Tensor]) -> bool:
+    """Whether a gradient should be zero, by eager in float64, and is nothing but rounding: no fault shows there."""
+    exact = in_float64(case)
+    return any(_are_apart(exact[name], eager[name]) for name in exact.keys() & eager.keys())
 
 
 def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
