@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from cabw_viz.numerics.perturb import LastBitRounding, PerturbedResults, Stepped
 from cabw_viz.numerics.precision import Precision, precision_of_sides
 from cabw_viz.replay import interpreter
 from cabw_viz.replay.parity import noise_runs
+from cabw_viz.replay.replay import Replay
 from tests.captures import capture_of, faulty_once
 from tests.faults import planted
 from tests.test_parity import faulty, verdicts
@@ -383,6 +385,20 @@ def test_a_grouped_product_has_a_float64_run_by_its_formula():
         assert not capture.parity(dtype="float64").ok
     with pytest.raises(CabwError, match="experts_implementation="):
         capture.lower()
+
+
+def test_an_input_without_memory_stays_as_it_is():
+    """FSDP frees parameters between uses; a hook fills them before they are read."""
+    model, x = transformer(torch.float32)
+    capture = capture_of(model, lambda: model(x).square().mean())
+    replay = Replay(capture._captured)
+    freed = torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    placed = replay.graph
+    with_freed = replace(placed, arguments=replace(placed.arguments, inputs=[freed, torch.ones(3)]))
+    inputs = noise_runs._with_inputs(with_freed, lambda value: value * 2).arguments.inputs
+    assert inputs[0] is freed
+    assert inputs[1].tolist() == [2.0, 2.0, 2.0]
 
 
 def test_noise_is_in_proportion():

@@ -317,8 +317,10 @@ def _with_inputs(graph: PlacedGraph, rounding: Rounding, least: int = 1) -> Plac
     """A graph with those of its inputs rounded otherwise that have at least so many elements."""
 
     def rounded(value: Any) -> Any:
-        is_rounded = type(value) is torch.Tensor or isinstance(value, torch.nn.Parameter)
+        is_rounded = type(value) in (torch.Tensor, torch.nn.Parameter)
         if not is_rounded or not has_digits(value.dtype) or value.layout is not torch.strided or value.numel() < least:
+            return value
+        if not value.untyped_storage().nbytes():  # FSDP has freed it, and unshards it before it is read
             return value
         return rounding(value.detach()).to(value.dtype)
 
