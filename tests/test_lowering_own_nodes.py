@@ -19,6 +19,37 @@ from tests.captures import capture_of, leaf
 from tests.test_corpus import on_the_version_read
 from tests.test_lowering import assert_same_as_the_run
 
+IN_USERS_CODE = """
+import torch, cabw_viz
+lengths = torch.tensor([3, 2, 1, 1])
+class Packed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(lengths)
+        return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        (counts,) = ctx.saved_tensors
+        return g + torch.ops.aten._pack_padded_sequence_backward(g.new_ones(7, 2), [3, 4, 2], counts, True).sum()
+x = torch.randn(5, 2, requires_grad=True)
+with cabw_viz.capture({"x": x}) as session:
+    Packed.apply(x).sum().backward()
+try:
+    session[0].lower(symbolic=True)
+except cabw_viz.CabwError as error:
+    print(error)
+"""
+
+
+def test_code_of_yours_that_reads_memory_is_refused_too():
+    """As an extension in C++ does that is no operator of PyTorch's."""
+    ran = subprocess.run(
+        [sys.executable, "-c", IN_USERS_CODE], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert re.search(r"PackedBackward \(#2\), graph node \w+ leaves torch: RuntimeError", ran.stdout), ran.stdout
+
+
 PACKED = """
 import torch, cabw_viz
 from torch.nn.utils.rnn import pack_padded_sequence

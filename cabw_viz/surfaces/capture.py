@@ -312,7 +312,7 @@ class Capture:
 
         Args:
             hooks: `run` traces through them: Python code of hooks and custom Functions runs once, now, on stand-ins
-                for tensors, and once more where that fails; `drop` leaves hooks out; `refuse` raises if there are any.
+                for tensors, with symbols once more; `drop` leaves hooks out; `refuse` raises if there are any.
             symbolic: let sizes be symbols: the graph holds for other sizes that take the same way, and guards say
                 which do. Takes several times as long; every operator is the same as without.
             tied: with symbols, take what had one shape in the captured call to have one shape. False assumes only what

@@ -219,7 +219,6 @@ try:
         NO_FAKE_KERNEL,
         UNTRACEABLE,
         decided_by_captured_sizes,
-        error_on_numbers,
         fake_mode,
         fake_with_numbers,
         fake_with_symbols,

@@ -14,7 +14,6 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental import _config as symbolic_shapes_config
 from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.utils import _pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from cabw_viz.torch_adapter.patching import replaced
 
@@ -142,31 +141,6 @@ def _failures_not_logged() -> Iterator[None]:
 def with_concrete_sizes(value: Any) -> Any:
     """A value with numbers for the symbolic sizes in it; PyTorch guards on these numbers."""
     return _pytree.tree_map_only(torch.SymInt, int, value)
-
-
-def error_on_numbers(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
-    """What a function raises on fake tensors whose sizes are numbers, those of the captured call; no op is recorded.
-
-    A fake tensor without symbols raises where C++ asks for a pointer to its memory. One with symbols gives a null
-    pointer (`TensorImpl::data_ptr_impl_impl` in c10/core/TensorImpl.h takes it for empty), and the process ends.
-    """
-    with _disable_current_modes(), fake_mode(None, symbolic=False), _failures_not_logged():
-        try:
-            function(*_pytree.tree_map(_with_hints, args), **_pytree.tree_map(_with_hints, kwargs))
-        except Exception as error:  # noqa: BLE001  # the caller decides what it means
-            return error
-    return None
-
-
-def _with_hints(value: Any) -> Any:
-    """A value of a trace with the captured sizes in the place of symbols."""
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return value.node.hint
-    if not isinstance(value, fake_tensor.FakeTensor) or value.layout is not torch.strided:
-        return value
-    numbers = [[_with_hints(number) for number in group] for group in (value.shape, value.stride())]
-    tensor = torch.empty_strided(*numbers, dtype=value.dtype, device=value.fake_device)
-    return tensor.requires_grad_() if value.requires_grad else tensor
 
 
 def is_symbolic(value: Any) -> bool:

@@ -96,4 +96,4 @@ def explain_lowering_error(place: str, error: Exception, *, works_with_numbers: 
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    return str(error).strip().partition("\n")[0].rstrip(".")

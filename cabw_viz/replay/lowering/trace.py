@@ -36,31 +36,30 @@ def lower(captured: Captured, *, hooks: HookPolicy = "run", symbolic: bool = Fal
 
     Args:
         captured: the capture.
-        hooks: `run` traces through them: they run now, on stand-ins, once, and once more where that fails; `drop`
-            leaves them out; `refuse` raises if there are any but unpack hooks.
+        hooks: `run` traces through them: they run now, on stand-ins, once, and with symbols once more; `drop` leaves
+            them out; `refuse` raises if there are any but unpack hooks.
         symbolic: sizes are symbols, so that the graph holds for other sizes; else they are the captured numbers.
         tied: of symbols: what had one shape in the captured call is taken to have one shape.
 
     Raises:
         CabwError: it cannot be lowered; names the autograd node and the reason.
     """
-    lowering = _Lowering(captured, hooks, symbolic=symbolic, tied=tied)
+    # First on sizes that are numbers: code that reads a stand-in's memory raises there. Of one with symbols it gets
+    # a null pointer (`TensorImpl::data_ptr_impl_impl` in c10/core/TensorImpl.h takes it for empty): the process ends.
+    lowered = _lowered(_Lowering(captured, hooks, symbolic=False, tied=False), works_with_numbers=False)
+    if not symbolic:
+        return lowered
+    return _lowered(_Lowering(captured, hooks, symbolic=True, tied=tied), works_with_numbers=True)
+
+
+def _lowered(lowering: _Lowering, *, works_with_numbers: bool) -> Lowered:
     try:
         return lowering.lowered()
     except Exception as error:
         if lowering.is_refused(error):
             raise
-        works_with_numbers = symbolic and _works(_Lowering(captured, hooks, symbolic=False, tied=False))
         place, pytorchs = lowering.tracing.location(), lowering.tracing.node_of_pytorchs()
         raise explain_lowering_error(place, error, works_with_numbers=works_with_numbers, pytorchs=pytorchs) from error
-
-
-def _works(lowering: _Lowering) -> bool:
-    try:
-        lowering.lowered()
-    except Exception:  # noqa: BLE001  # why not is no matter: the first reason is reported
-        return False
-    return True
 
 
 class _Lowering:

@@ -15,7 +15,6 @@ from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.replay.interpreter import GradientCollector, leaf_gradients
 from cabw_viz.replay.lowering.assembling import KEPT
 from cabw_viz.replay.lowering.lowered import META
-from cabw_viz.replay.lowering.refusals import reads_memory
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.runtime.capture_state import Arguments
 
@@ -24,8 +23,6 @@ class Tracing(GradientCollector):
     """Interprets a captured graph on stand-ins.
 
     run_node   the ops that the tracer recorded meanwhile get the autograd node, module and line in their `meta`
-    ├─ error_on_numbers    a node of PyTorch's own runs on sizes that are numbers first: where C++ reads a tensor's
-    │                      memory, that raises, and sizes that are symbols would end the process
     ├─ GradientCollector   as in a replay
     └─ with_concrete_sizes  a node that takes numbers alone gets them, with guards
     """
@@ -57,14 +54,11 @@ class Tracing(GradientCollector):
         """Run one call."""
         if not self._symbolic or not self.node_of_pytorchs():
             return super().call_function(target, args, kwargs)
-        error = torch_adapter.error_on_numbers(target, args, kwargs)
-        if error is not None and reads_memory(error):
-            raise error
         last = _last_recorded()
         try:
             return super().call_function(target, args, kwargs)
         except Exception as failure:
-            if error is not None or isinstance(failure, FINAL):
+            if isinstance(failure, FINAL):
                 raise
             for node in _recorded_since(last):
                 if not node.users:
