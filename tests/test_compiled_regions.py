@@ -181,3 +181,20 @@ def test_modes_of_the_user_see_nothing_of_a_backward_that_is_deserialized():
             loss.backward()
         calls.append(seen.calls)
     assert calls[0] == calls[1]
+
+
+def test_deserializing_calls_no_mode_of_the_user():
+    class Seen(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            raise AssertionError(func)
+
+    net = network()
+    loss_of(torch.compile(net)).backward()
+    torch._dynamo.reset()
+    ctx = loss_of(torch.compile(net)).grad_fn
+    while not torch_adapter.is_aot_backward(ctx):
+        ctx = ctx.next_functions[0][0]
+    assert isinstance(ctx._forward_cls._lazy_backward_info, CACHED)
+    with Seen(), torch._C.DisableTorchFunction():
+        names = torch_adapter.aot_placeholders(ctx)
+    assert names
