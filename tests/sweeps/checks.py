@@ -23,8 +23,9 @@ from cabw_viz.surfaces.capture import Capture
 from tests.faults import planted
 from tests.sweeps.cases import Case, NotACase, Program, in_float64, program
 
-Outcome = Literal["held", "refused", "not judged", "pytorch", "failed"]
-"""Held; refused with a CabwError; not judged, since there is nothing to judge by; PyTorch's own; failed."""
+Outcome = Literal["held", "refused", "said", "not judged", "pytorch", "failed"]
+"""Held; refused with a CabwError; the report itself says that it does not hold, or cannot be judged; not judged here,
+since there is nothing to judge by; PyTorch's own; failed."""
 
 CHECKS = (
     "harmless",
@@ -38,7 +39,7 @@ CHECKS = (
     "fault seen by parity",
     "fault charged by divergence",
 )
-NOT_JUDGED = "the report says that it cannot be judged"
+SAID = "the report says so"
 FAULT = 1.5
 """The factor of the planted fault: no rounding, in any dtype."""
 
@@ -144,8 +145,8 @@ def _attempt(check: Callable[[], str]) -> tuple[Outcome, str]:
         return "refused", _first_line(error.seen)
     except Exception as error:  # noqa: BLE001  # an exception that is not the package's own is what is looked for
         return "failed", f"raised {_sentence(error)}"
-    if wrong.startswith(NOT_JUDGED):
-        return "not judged", wrong
+    if wrong.startswith(SAID):
+        return "said", wrong
     return ("failed", wrong) if wrong else ("held", "")
 
 
@@ -156,7 +157,7 @@ def _parity_words(report: Any, *, bitwise: bool) -> str:
         return ""
     wrong = set(report.frame["verdict"]) - GOOD
     if wrong == {"not_judged"}:
-        return f"{NOT_JUDGED}: {report.worst.note}"
+        return f"{SAID}: not judged, {report.worst.note}"
     return f"{verdicts}"
 
 

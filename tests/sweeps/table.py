@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +14,7 @@ from tests.sweeps.checks import CHECKS, Report
 from tests.sweeps.exceptions import explanation
 
 MOST_NAMES = 12
+MOST_CHARACTERS = 160
 
 
 def unexplained(reports: Sequence[Report]) -> list[tuple[Case, str, str]]:
@@ -29,7 +32,7 @@ def _counts(reports: Sequence[Report]) -> str:
     cases = {column: [r for r in reports if (r.case.kind, r.case.dtype) == column and r.outcomes] for column in columns}
     columns = [column for column in columns if cases[column]]
     lines = [
-        f"torch {torch.__version__.split('+')[0]}; held / judged; in brackets refused by name",
+        f"torch {torch.__version__.split('+')[0]}; held / judged, and in brackets refused by name",
         "",
         "| check | " + " | ".join(f"{kind}s, {dtype}" for kind, dtype in columns) + " |",
         "|---|" + "---:|" * len(columns),
@@ -42,7 +45,7 @@ def _counts(reports: Sequence[Report]) -> str:
 
 def _cell(reports: Sequence[Report], check: str) -> str:
     counts = Counter(r.outcomes[check][0] for r in reports if check in r.outcomes)
-    judged = counts["held"] + counts["failed"] + counts["pytorch"]
+    judged = counts["held"] + counts["failed"] + counts["pytorch"] + counts["said"]
     if not judged and not counts["refused"]:
         return "–"
     return f"{counts['held']} / {judged}" + (f" ({counts['refused']})" if counts["refused"] else "")
@@ -54,7 +57,7 @@ def _explained(reports: Sequence[Report]) -> str:
         for check, (outcome, reason) in report.outcomes.items():
             if outcome == "pytorch":
                 groups[check, f"PyTorch's own: {_kind(reason)}"].add(report.case.name)
-            elif outcome == "not judged":
+            elif outcome in ("said", "not judged"):
                 groups[check, _kind(reason)].add(report.case.name)
             elif outcome == "failed" and (why := explanation(report.case, check, reason)):
                 groups[check, why].add(report.case.name)
@@ -84,7 +87,11 @@ def _failures(reports: Sequence[Report]) -> Iterator[tuple[Case, str, str]]:
 
 def _kind(reason: str) -> str:
     """A reason without what is particular to one case."""
-    return reason.rsplit(" raised ", maxsplit=1)[-1][:160]
+    alone = reason.partition("; compiled autograd alone ")
+    if alone[1]:
+        return f"compiled autograd alone {alone[2]}"
+    sentence = re.sub(r" \(#\d+\)|, graph node \w+", "", reason.rsplit(" raised ", maxsplit=1)[-1])
+    return textwrap.shorten(sentence, MOST_CHARACTERS, placeholder=" …")
 
 
 def _list(heading: str, groups: dict[tuple[str, str], set[str]]) -> str:
