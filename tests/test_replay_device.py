@@ -63,7 +63,9 @@ def test_the_first_divergence_is_found_on_the_other_device(results, way, name):
 
 def test_an_in_place_write_to_a_view_cannot_be_captured_on_a_tensor_subclass(results):
     """PyTorch's: such a view keeps a function instead of strides."""
-    assert results["back_copy_slices"] == {"not captured": "RuntimeError: view_fn not supported by compiled autograd"}
+    reason = results["back_copy_slices"]["not captured"]
+    assert reason.startswith("RuntimeError at CopySlices (#")
+    assert "compiled autograd cannot trace an in-place write to a view" in reason
 
 
 def test_a_kernel_that_is_not_there_is_replaced_by_its_formula(results):

@@ -26,8 +26,8 @@ def without_touches(records):
 
 
 def cut(failure):
-    """A failure without the frames of C++ in its message."""
-    return failure and replace(failure, message=without_cpp(failure.message))
+    """A failure without the frames of C++ in its texts."""
+    return failure and replace(failure, message=without_cpp(failure.message), details=without_cpp(failure.details))
 
 
 def outcomes(session):
@@ -82,6 +82,7 @@ def test_the_workloads_that_are_touched_are_those_with_hooks():
         "hook_fresh_closure_each_step",
         "hook_intermediate_scale",
         "hook_multi_grad",
+        "hook_post_acc_scalar_param",
         "hook_retain_grad",
         "kind_ddp_python_reducer",
         "kind_fsdp2_one_rank",
