@@ -9,9 +9,9 @@ from tests.stacks.table import STACKS
 
 ALONE = [name for name, stack in STACKS.items() if not stack.ranks]
 QUICK = {"ddp_python_reducer", "fsdp1", "fsdp2", "fsdp2_half_two_ranks", "tensor_parallel"}
-"""Distributed stacks that are not slow: one of each kind, and two processes once."""
+"""Distributed stacks that `make test` runs: one of each kind, and two processes once."""
 DISTRIBUTED = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.models)
     for name, stack in STACKS.items()
     if stack.ranks
 ]
@@ -22,7 +22,7 @@ def test_a_stack_trains_as_without_the_tool(name):
     assert faults_of(name, CALLS) == []
 
 
-@pytest.mark.slow
+@pytest.mark.models
 @pytest.mark.parametrize("name", ALONE)
 def test_each_call_alone_changes_nothing(name):
     assert faults_of(name, CALLS, apart=True) == []
@@ -33,7 +33,7 @@ def test_a_distributed_stack_trains_as_without_the_tool(name, tmp_path):
     assert faults_in_processes(name, tmp_path, "together") == []
 
 
-@pytest.mark.slow
+@pytest.mark.models
 @pytest.mark.parametrize("name", [name for name, stack in STACKS.items() if stack.ranks])
 def test_each_call_alone_changes_nothing_of_a_distributed_stack(name, tmp_path):
     assert faults_in_processes(name, tmp_path, "apart") == []
@@ -43,7 +43,7 @@ def test_each_call_alone_changes_nothing_of_a_distributed_stack(name, tmp_path):
     "name",
     [
         "fsdp2_half",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fsdp1", "fsdp1_two_ranks", "fsdp2_two_ranks")),
+        *(pytest.param(name, marks=pytest.mark.models) for name in ("fsdp1", "fsdp1_two_ranks", "fsdp2_two_ranks")),
     ],
 )
 def test_a_replay_gives_the_unsharded_gradients_before_they_are_reduced(name, tmp_path):

@@ -146,7 +146,7 @@ def test_the_compiled_step_against_eager(name):
 
 @on_the_version_read
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", "inductor"])
+@pytest.mark.parametrize("backend", ["inductor", pytest.param("aot_eager_decomp_partition", marks=pytest.mark.models)])
 @pytest.mark.parametrize("name", COMPILED)
 def test_the_compiled_step_against_eager_with_other_backends(name, backend):
     check_compiled(name, backend)
