@@ -127,6 +127,7 @@ def pack_parity(record: CaptureRecord, comparison: Comparison | None, capture: i
         "capture": capture,
         "summary": parity.summary(comparison),
         "ok": parity.ok(comparison),
+        "missed": len(comparison.missed),
         "reference": comparison.reference,
         "candidate": comparison.candidate,
         "tolerances": comparison.tolerances,

@@ -43,6 +43,11 @@ function parityStatus(inspector) {
     { onclick },
     wrong.length
       ? `parity: ${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ${where}`
-      : `parity: ${parity.ok ? "all agree" : "nothing compared"}`,
+      : `parity: ${parity.ok ? agreement(parity, parameters.length) : "nothing compared"}`,
   );
+}
+
+function agreement(parity, compared) {
+  const total = compared + parity.missed;
+  return parity.missed ? `${number(compared)} of ${plural(total, "gradient")} compared, and agree` : "all agree";
 }

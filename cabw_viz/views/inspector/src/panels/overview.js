@@ -142,7 +142,7 @@ function parityFinding(inspector) {
     colour: wrong.length ? ALARM : CALM,
     head: wrong.length
       ? `${number(wrong.length)} of ${plural(parameters.length, "gradient")} differ`
-      : "The gradients agree with eager",
+      : `The gradients ${graph.parity.missed ? "that were compared " : ""}agree with eager`,
     text: wrong.length ? worst(wrong) : graph.parity.summary,
     onclick: see(),
   });
