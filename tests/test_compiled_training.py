@@ -45,7 +45,8 @@ def check(names, cache):
             assert len(report["faults"]) in (0, STEPS), what
 
 
-@pytest.mark.slow
+@pytest.mark.models
+@pytest.mark.timeout(900)
 def test_a_second_run_is_captured_and_judged_as_the_first(tmp_path):
     check(SAMPLE, tmp_path)
 

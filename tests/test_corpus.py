@@ -96,7 +96,7 @@ def test_it_does_not_matter_what_compiled_autograd_is_switched_on_around(scope):
         assert_same(observe(name, around=compiled), observe(name, around=compiled, scope=scope))
 
 
-@pytest.mark.slow
+@pytest.mark.models
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", corpus.SHORTENED)
 def test_the_full_length_behaves_as_the_short_one(name):
