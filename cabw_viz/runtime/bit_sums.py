@@ -25,7 +25,7 @@ BitSum = torch.Tensor | None
 def bit_sums(tensors: Iterable[Any]) -> tuple[BitSum, ...]:
     """The sums of each tensor; memory that several of them show is read once."""
     known: dict[tuple[Any, ...], torch.Tensor] = {}
-    with torch.no_grad(), torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
+    with torch.no_grad(), torch_adapter.below_modes_and_functions():
         return tuple(_sums_of(tensor, known) for tensor in tensors)
 
 

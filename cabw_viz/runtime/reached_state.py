@@ -5,7 +5,6 @@ What this cannot see: what is looked up by a name that is made at run time, and 
 
 from __future__ import annotations
 
-import dis
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
+
+from cabw_viz import torch_adapter
 
 DEEPEST = 8
 """How many functions within functions are searched."""
@@ -79,8 +80,7 @@ class ReachedState:
             self.add(function, "", depth + 1)
 
     def _add_function(self, function: FunctionType, depth: int) -> None:
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self.add(_content(cell), name, depth + 1)
+        self._add_all(torch_adapter.closure_values(function), depth)
         self._add_all([("a default", each) for each in function.__defaults__ or ()], depth)
         self._add_all((function.__kwdefaults__ or {}).items(), depth)
         for name in _globals_read(function.__code__):
@@ -90,13 +90,6 @@ class ReachedState:
                 self.add(value, name, depth + 1)
 
 
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
-
-
 def _is_sequence(value: Any) -> bool:
     return type(value) in (list, tuple, set)
 
@@ -104,5 +97,4 @@ def _is_sequence(value: Any) -> bool:
 def _globals_read(code: CodeType) -> set[str]:
     """Names of the global variables that code reads, functions inside it included."""
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    own = {str(step.argval) for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
-    return own.union(*map(_globals_read, inner))
+    return set(torch_adapter.globals_read(code)).union(*map(_globals_read, inner))

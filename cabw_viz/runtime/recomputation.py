@@ -120,7 +120,7 @@ class Recomputation:
     def compare_written(self) -> None:
         """After the user's own run: note what it has written to; drop large copies of what it has not."""
         try:
-            with _unseen():
+            with torch_adapter.below_modes_and_functions():
                 for each in self.kept_tensors:
                     each.version = version_of(each.tensor)
                 for each in self.tensors:
@@ -186,18 +186,11 @@ def recomputation_of(
 ) -> Recomputation:
     """As `Recomputation.of_graph`; where that fails, warns, and knows of nothing that a checkpoint recomputes from."""
     try:
-        with _unseen():
+        with torch_adapter.below_modes_and_functions():
             return Recomputation.of_graph(graph, hooks, packed_data, names_of, snapshot=snapshot)
     except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
         warn(f"it is not known what the checkpoints of this backward read ({type(error).__name__}: {error})")
         return Recomputation()
-
-
-@contextmanager
-def _unseen() -> Iterator[None]:
-    """A context in which no mode of the user's sees our ops."""
-    with torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
-        yield
 
 
 def _roots(graph: torch.fx.GraphModule, hooks: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:

@@ -16,6 +16,7 @@ gives one clear error that names the version of PyTorch, and not a wrong record.
     dispatch, dtypes   operators by their schemas; dtypes by their numbers
     tensors, modes     storages and watched tensors; dispatch modes, function modes, proxies
     frames             frames of PyTorch's own code
+    functions          what a Python function refers to
     framework_hooks    hooks of FSDP, DDP and others, which must run once
     settings           modes and settings of a process
     symbolic           symbolic shapes, fake tensors, make_fx
@@ -132,6 +133,10 @@ try:
         unknown_function_of,
         without_framework,
     )
+    from cabw_viz.torch_adapter.functions import (
+        closure_values,
+        globals_read,
+    )
     from cabw_viz.torch_adapter.graph_calls import (
         NODE_CALL,
         accumulated_gradient,
@@ -174,6 +179,7 @@ try:
         active_fx_tracer,
         as_below_autograd,
         below_modes,
+        below_modes_and_functions,
         call_below_autograd,
         graph_node_of,
         modes_are_on,

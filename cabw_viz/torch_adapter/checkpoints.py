@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree, checkpoint
 
+from cabw_viz.torch_adapter.functions import closure_values
+
 _GROUP: Any = getattr(checkpoint, "GraphExecGroup", None)
 _FRAME: Any = getattr(checkpoint, "_CheckpointFrame", ())
 _KEPT: Any = getattr(checkpoint, "_VersionWrapper", None)
@@ -23,22 +25,14 @@ _CACHED: Any = getattr(checkpoint, "_CachedTorchDispatchMode", ())
 
 def checkpoint_frame(hook: Any) -> Any:
     """The frame of the checkpoint whose saved tensor a hook unpacks; None for any other hook."""
-    values = [_content(cell) for cell in getattr(hook, "__closure__", None) or ()]
-    return next((value for value in values if isinstance(value, _FRAME)), None)
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
+    return next((value for _, value in closure_values(hook) if isinstance(value, _FRAME)), None)
 
 
 def recomputed_objects(frame: Any) -> Iterator[Any]:
     """What a checkpoint runs again, and with which arguments that are no tensors."""
     yield frame.recompute_fn
     saver = getattr(getattr(frame, "input_saver", None), "get_args", None)  # of an autograd node, in earlier releases
-    earlier = [_content(cell) for cell in getattr(saver, "__closure__", None) or ()]
+    earlier = [value for _, value in closure_values(saver)]
     for argument in (*getattr(frame, "saved_args", ()), *earlier):
         if not isinstance(argument, torch.Tensor | torch._C._autograd.SavedTensor):
             yield argument
@@ -59,8 +53,7 @@ class KeptResults:
     @classmethod
     def of(cls, frame: Any) -> KeptResults | None:
         """As they are before any backward; None for a checkpoint that is not selective."""
-        closure = getattr(frame.recompute_fn, "__closure__", None) or ()
-        mode = next((value for value in map(_content, closure) if isinstance(value, _CACHED)), None)
+        mode = next((value for _, value in closure_values(frame.recompute_fn) if isinstance(value, _CACHED)), None)
         if mode is None:
             return None
         are_written = bool(getattr(mode, "allow_cache_entry_mutation", False))

@@ -9,11 +9,12 @@ What this cannot see: hooks of a framework that is not in the table, which are t
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
+
+from cabw_viz.torch_adapter.functions import closure_values
 
 FRAMEWORKS: dict[str, str] = {
     "torch.distributed.tensor": "",  # DTensor: its hooks compute
@@ -136,7 +137,7 @@ def _called(hook: Any, depth: int) -> Iterator[Any]:
     function = innermost(hook)
     yield function
     if depth and _module_of(function).startswith(_WRAPPERS):
-        for value in _closure(function):
+        for _, value in closure_values(function):
             if callable(value):
                 yield from _called(value, depth - 1)
 
@@ -152,12 +153,6 @@ def _module_of(function: Any) -> str:
 
 def _is_in(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
-
-
-def _closure(function: Any) -> Iterator[Any]:
-    for cell in getattr(function, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # not filled yet
-            yield cell.cell_contents
 
 
 # -- callbacks that only a running engine takes ---------------------------------------------------------------
@@ -192,6 +187,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _values_used(function: Any, code: CodeType) -> Iterator[Any]:
-    yield from _closure(function)
+    yield from (value for _, value in closure_values(function))
     names = getattr(function, "__globals__", {})
     yield from (names[name] for name in code.co_names if name in names)

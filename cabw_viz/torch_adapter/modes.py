@@ -71,6 +71,14 @@ def call_below_autograd(operator: Any, args: Any, kwargs: Any) -> Any:
 below_modes = torch._C._DisableTorchDispatch
 """Context in which no mode and no subclass gets an op: C++ answers itself."""
 
+
+@contextmanager
+def below_modes_and_functions() -> Iterator[None]:
+    """A context in which, beside `below_modes`, no `__torch_function__` is called: nothing of the user's sees an op."""
+    with torch._C.DisableTorchFunction(), below_modes():
+        yield
+
+
 without_proxies = proxy_tensor.disable_proxy_modes_tracing
 """Context in which the tracer records no ops, nor comparisons of symbolic sizes."""
 

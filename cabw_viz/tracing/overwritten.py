@@ -18,7 +18,7 @@ from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
 def donated_inputs(numbering: NumberedNodes, inputs: Sequence[Any]) -> frozenset[int]:
     """Indices of the inputs that lie in the memory of a tensor that was donated to a compiled region's backward."""
-    with torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
+    with torch_adapter.below_modes_and_functions():
         storages = {
             identity
             for node in numbering.nodes

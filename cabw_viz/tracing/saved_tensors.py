@@ -66,14 +66,14 @@ def read(
     nodes: Sequence[AutogradNode], numbering: NumberedNodes, names: Names
 ) -> tuple[SavedTensorIndex, tuple[AutogradNode, ...]]:
     """The memory of the saved tensors, and the nodes with them as records."""
-    with torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
+    with torch_adapter.below_modes_and_functions():
         reader = _Reader(numbering, names)
         return reader.index, tuple(reader.read(node) for node in nodes)
 
 
 def tensor_keys(inputs: Sequence[Any]) -> list[TensorKey | None]:
     """Keys of the tensors that a graph is about to run on; empty where they cannot be read."""
-    with torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
+    with torch_adapter.below_modes_and_functions():
         try:
             return [_tensor_key(tensor) if isinstance(tensor, torch.Tensor) else None for tensor in inputs]
         except Exception:  # noqa: BLE001  # whatever tensor it is, the user's backward must go on

@@ -7,7 +7,6 @@ runs. Hooks that unpack saved tensors run on the device on which they were made,
 
 from __future__ import annotations
 
-import dis
 import functools
 from collections.abc import Callable, Iterator
 from types import CodeType
@@ -139,25 +138,16 @@ def tensors_held_by(function: Any, depth: int = 0) -> Iterator[tuple[str, torch.
 
 
 def _of_function(function: Any, code: CodeType, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
+    for name, value in torch_adapter.closure_values(function):
         yield from _named(name, value, depth)
     for value in function.__defaults__ or ():
         yield from _named("a default", value, depth)
     for name, value in (function.__kwdefaults__ or {}).items():
         yield from _named(name, value, depth)
-    for name in _globals_read(code):
+    for name in torch_adapter.globals_read(code):
         value = function.__globals__.get(name)
         if isinstance(value, torch.Tensor):
             yield name, value
-
-
-def _globals_read(code: CodeType) -> Iterator[str]:
-    """Names of the global variables that code reads. `co_names` has those of attributes too."""
-    return (str(step.argval) for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
 
 
 def _named(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:

@@ -92,7 +92,7 @@ def _state_before(users: UserObjects, *, copies: bool, random: bool) -> _UserSta
 @contextmanager
 def _quietly() -> Iterator[None]:
     """A context in which no mode of the user's sees what is done."""
-    with torch.no_grad(), torch_adapter.without_any_torch_function(), torch_adapter.below_modes():
+    with torch.no_grad(), torch_adapter.below_modes_and_functions():
         yield
 
 
