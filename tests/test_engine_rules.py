@@ -9,7 +9,7 @@ from torch import nn
 import cabw_viz
 from cabw_viz.numerics.compare import bitwise_equal
 from cabw_viz.replay.placement import engine_rules
-from tests.captures import capture_of, leaf
+from tests.captures import Twice, capture_of, leaf
 
 
 def penalty(model, x):
@@ -133,18 +133,6 @@ class Scale(torch.autograd.Function):
         return g.mul_(3)
 
 
-class Double(torch.autograd.Function):
-    """Writes to nothing."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
-
-
 def scaled_by_function(x):
     return Scale.apply(x)
 
@@ -196,7 +184,7 @@ def test_copies_are_made_only_where_code_of_the_users_runs_later():
     assert len(copied(lambda x, z: ((Scale.apply(x) + z) * torch.arange(1.0, 5.0)).sum())) == 1
 
 
-@pytest.mark.parametrize(("function", "copies"), [(Scale, 1), (Double, 0)])
+@pytest.mark.parametrize(("function", "copies"), [(Scale, 1), (Twice, 0)])
 def test_a_lowered_graph_copies_where_an_op_writes(function, copies):
     x, z = leaf(4), leaf(4)
     lowered = capture_of({"x": x, "z": z}, lambda: ((function.apply(x) + z) * torch.arange(1.0, 5.0)).sum()).lower()

@@ -179,6 +179,25 @@ FACTOR_SIZE = 1 / 2
 FACTOR_REMAINDER = 1 / 2
 """What a common factor leaves unexplained is less than this part of the difference. Used: as FACTOR_SIZE."""
 
+SMALLER_CHANGE = 16
+"""How many times smaller than a rounding the change is that shows whether a rounding makes a jump.
+
+Used: divergence, with `PROPORTION`. Evidence: in a dtype coarser than float64 the smaller change is still many of
+float64's roundings; `FINE_SIZE` has the other case.
+"""
+
+FINE_UNIT = 1e-12
+"""In a dtype whose unit is below this, double precision shows no part of a rounding.
+
+Used: divergence. Evidence: it separates float64 (2.2e-16) from float32 (1.2e-7).
+"""
+
+FINE_SIZE = 64
+"""How many times as large as a rounding changes are made in such a dtype; what they do is divided by this.
+
+Used: divergence. Evidence: a part of it, by `SMALLER_CHANGE`, is still four of float64's roundings.
+"""
+
 # -------------------------------------------------------------------------------------------------------- whole steps
 
 EAGER_PERTURBATIONS = 3

@@ -111,6 +111,7 @@ try:
         TRACES_INSIDE,
         EngineCall,
         FirstAccumulateHook,
+        accumulating_nodes,
         backward_is_running,
         compiler_is_tracing,
         gradient_edge,

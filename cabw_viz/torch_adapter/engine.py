@@ -5,7 +5,7 @@ Read in `torch/autograd/graph.py` and `torch/csrc/autograd/engine.cpp`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +90,21 @@ def gradient_edge(target: Any) -> tuple[Any, int]:
         return node, position
     edge = torch.autograd.graph.get_gradient_edge(target)
     return edge.node, edge.output_nr
+
+
+def accumulating_nodes(roots: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
+    """(node, leaf) of each autograd node below the roots of a backward call that accumulates into a leaf."""
+    todo = [gradient_edge(root)[0] for root in roots if not isinstance(root, torch.Tensor) or root.requires_grad]
+    visited = set(todo)
+    while todo:
+        node = todo.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            yield node, leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in visited:
+                visited.add(following)
+                todo.append(following)
 
 
 def _can_be_viewed(leaf: torch.Tensor) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -134,18 +133,4 @@ def _version(grad: torch.Tensor) -> int | None:
 def _accumulated(call: EngineCall) -> Iterator[torch.Tensor]:
     """The leaves that a call accumulates into."""
     wanted = {torch_adapter.gradient_edge(target)[0] for target in call.inputs}
-    todo = [torch_adapter.gradient_edge(root)[0] for root in call.roots if _has_history(root)]
-    visited = set(todo)
-    while todo:
-        node = todo.pop()
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, torch.Tensor) and (not wanted or node in wanted):
-            yield variable
-        for below, _ in node.next_functions:
-            if below is not None and below not in visited:
-                visited.add(below)
-                todo.append(below)
-
-
-def _has_history(root: Any) -> bool:
-    return not isinstance(root, torch.Tensor) or root.requires_grad
+    return (leaf for node, leaf in torch_adapter.accumulating_nodes(call.roots) if not wanted or node in wanted)

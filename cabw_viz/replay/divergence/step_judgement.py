@@ -17,7 +17,7 @@ import torch
 
 from cabw_viz.errors import CabwError
 from cabw_viz.numerics.compare import plain, zeros_where_not_finite
-from cabw_viz.numerics.constants import KERNEL_RUNS, noise_limit
+from cabw_viz.numerics.constants import FINE_SIZE, FINE_UNIT, KERNEL_RUNS, SMALLER_CHANGE, noise_limit
 from cabw_viz.numerics.distance import relative_distance
 from cabw_viz.numerics.tolerance import unit_of
 from cabw_viz.record.kinds import GOOD, Verdict
@@ -33,13 +33,6 @@ from cabw_viz.replay.divergence.step_rounding import (
 from cabw_viz.replay.divergence.step_runs import OtherSide, Rounding, RoundingDtypes, StepRuns, saved_answers
 from cabw_viz.replay.placement.target import Target
 from cabw_viz.replay.replay import Replay
-
-SMALLER = 16
-"""How many times smaller than a rounding the change is that shows whether a rounding makes a jump."""
-
-FINE_UNIT, FINE_SIZE = 1e-12, 64
-"""In a dtype whose unit is below this, double precision shows no part of a rounding: then changes are so many times
-larger, and what they do is divided by that."""
 
 NOT_REPRODUCIBLE = "two runs of this step alone on the same gradients give different results"
 
@@ -179,7 +172,10 @@ class StepJudge:
         scale = FINE_SIZE if all(self._questions[name].unit < FINE_UNIT for name in self._questions) else 1
         for of_saved in (False, True):
             pairs = [
-                (runs.values(Rounding(seed, scale, of_saved)), runs.values(Rounding(seed, scale / SMALLER, of_saved)))
+                (
+                    runs.values(Rounding(seed, scale, of_saved)),
+                    runs.values(Rounding(seed, scale / SMALLER_CHANGE, of_saved)),
+                )
                 for seed in (range(2) if not of_saved else range(1))
             ]
             for name in runs.names & self._questions.keys():
@@ -189,7 +185,7 @@ class StepJudge:
                         measured = smooth_noise(
                             noise_between(exact, plain(large[name]).to(exact.device), exact),
                             noise_between(exact, plain(small[name]).to(exact.device), exact),
-                            SMALLER,
+                            SMALLER_CHANGE,
                         )
                         noise[name] = noise.get(name, StepNoise()).maximum(measured.divided_by(scale))
         return noise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -135,7 +136,7 @@ class StepOutputs:
         """The spacing of numbers around 1 in it."""
         return unit_of(self.dtype)
 
-    @property
+    @cached_property
     def errors(self) -> tuple[Distance, Distance]:
         """How far the reference and the candidate are from exact."""
         return distance(self.reference, self.exact), distance(self.candidate, self.exact)
@@ -146,7 +147,7 @@ class StepOutputs:
         reference, candidate = (error.mean_square for error in self.errors)
         return f"in float64: {reference:.1e} off the reference, {candidate:.1e} off the candidate"
 
-    @property
+    @cached_property
     def floors(self) -> tuple[float, float]:
         """The smallest step of the coarser dtype in units of the largest element, and as noise of the whole."""
         exact = in_float64(self.exact)

@@ -189,11 +189,7 @@ class _NodeValues:
             self.outputs[site] = self._copied(self._by_name[name])
 
     def _copied(self, value: Any) -> Any:
-        return self._graph.call_function(_copy_of, (value,)) if isinstance(value, torch.fx.Node) else value
-
-
-def _copy_of(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+        return self._graph.call_function(copy_of_gradient, (value,)) if isinstance(value, torch.fx.Node) else value
 
 
 def _compile(graph: torch.fx.GraphModule, target: Target) -> tuple[Callable[..., Any], bool]:

@@ -37,8 +37,8 @@ def sum_of_gradients(first: Any, second: Any) -> Any:
 
 
 def copy_of_gradient(gradient: Any) -> Any:
-    """A copy of a gradient; None where there is none."""
-    return None if gradient is None else gradient.clone()
+    """A copy of a gradient; what is no tensor, such as the None in its place, as it is."""
+    return gradient.clone() if isinstance(gradient, torch.Tensor) else gradient
 
 
 def accumulations_to_copy(placed: PlacedGraph) -> frozenset[str]:

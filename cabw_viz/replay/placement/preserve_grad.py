@@ -24,7 +24,7 @@ def preserving_grad_fields() -> Iterator[None]:
 
     def set_grads_aside(original: Callable[..., Any], roots: Any, *args: Any, **options: Any) -> Any:
         if threading.get_ident() == thread and options.get("accumulate_grad"):
-            for leaf in _leaves(roots):
+            for _, leaf in torch_adapter.accumulating_nodes(roots):
                 if leaf not in before:
                     before[leaf] = leaf.grad
                     leaf.grad = None  # the engine would add to the user's tensor in place
@@ -36,22 +36,3 @@ def preserving_grad_fields() -> Iterator[None]:
     finally:
         for leaf, gradient in before.items():
             leaf.grad = gradient
-
-
-def _leaves(roots: Any) -> Iterator[torch.Tensor]:
-    """The leaves below the roots of a backward call."""
-    todo = [torch_adapter.gradient_edge(root)[0] for root in roots if _can_start(root)]
-    visited = set(todo)
-    while todo:
-        node = todo.pop()
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, torch.Tensor):
-            yield variable
-        for following, _ in node.next_functions:
-            if following is not None and following not in visited:
-                visited.add(following)
-                todo.append(following)
-
-
-def _can_start(root: Any) -> bool:
-    return not isinstance(root, torch.Tensor) or root.requires_grad

@@ -40,26 +40,18 @@ class EagerPerturbations:
     @contextmanager
     def context(self) -> Iterator[None]:
         """The next of the contexts."""
-        kind = _PerturbedBackward if self._only_backward else _PerturbedEager
+        kind = _PerturbedBackward if self._only_backward else PerturbedResults
         with torch_adapter.nothing_compiled(), kind(self._rounding, only_differentiable=True):
             yield
 
 
-class _PerturbedEager(PerturbedResults):
-    """Changes the results of a whole step; kernels that call others do so as without a mode."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch_adapter.as_below_autograd():
-            return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-class _PerturbedBackward(_PerturbedEager):
-    """The same for results of a backward that are no part of a forward recomputed in it."""
+class _PerturbedBackward(PerturbedResults):
+    """Changes the results of a backward that are no part of a forward recomputed in it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch_adapter.backward_is_running() and not torch.is_grad_enabled():
             return super().__torch_dispatch__(func, types, args, kwargs)
-        return func(*args, **(kwargs or {}))
+        return torch_adapter.call_below_autograd(func, args, kwargs or {})
 
 
 NOT_REPRODUCIBLE = "eager's own differs as much from one run to the next"
