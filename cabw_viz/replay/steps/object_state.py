@@ -30,7 +30,10 @@ def trainers_of(tensors: Iterable[torch.Tensor]) -> list[Any]:
     A step keeps them in a closure or a global name, where only the garbage collector knows of all.
     """
     ids = set(map(id, tensors))
-    trainers = [each for each in gc.get_objects() if issubclass(type(each), TRAINERS)]
+    objects = gc.get_objects()
+    classes = dict(zip(map(id, map(type, objects)), map(type, objects), strict=True))  # far fewer than objects
+    wanted = {number for number, cls in classes.items() if issubclass(cls, TRAINERS)}
+    trainers = [each for each in objects if id(type(each)) in wanted] if wanted else []
     optimizers = {id(each) for each in trainers if isinstance(each, torch.optim.Optimizer) and _holds(each, ids)}
     return [
         each
