@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
+from cabw_viz.record.gradients import GradientSizes
 from cabw_viz.record.model import CaptureRecord, GraphNode, Touch
 
 
@@ -17,6 +18,8 @@ class Results:
     """Of `cap.parity()`; None before."""
     divergence: Divergence | None = None
     """Of `cap.divergence()`; None before."""
+    gradients: GradientSizes | None = None
+    """Of `cap.gradients()`; None before."""
     execution: tuple[Touch, ...] | None = None
     """The metadata reads of phase `execution` that `cap.audit()` saw; None before."""
     lowered: tuple[GraphNode, ...] = ()

@@ -163,6 +163,8 @@ class CaptureState:
     """For a compiled run: copies of each leaf's `.grad` as it was before the call; absent where it was None."""
     node_gradients: NodeGradients | None = None
     """Input and output gradients of every autograd node in the user's own run; None where they were not asked for."""
+    parameter_norms: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Index of the leaf: its own Euclidean norm before the user's run, shape (); absent where it was not computed."""
     has_reference: bool = False
     """Whether the user's own run was watched to its end."""
     reference_error: str = ""
@@ -177,7 +179,7 @@ class CaptureState:
         """Drop every tensor."""
         self.graph = self.arguments = self.thread_state = self.users = None
         self.recomputation = Recomputation()
-        self.reference, self.grads_before, self.derived = {}, {}, {}
+        self.reference, self.grads_before, self.derived, self.parameter_norms = {}, {}, {}, {}
         if self.node_gradients is not None:
             self.node_gradients.clear()
         self.released = True

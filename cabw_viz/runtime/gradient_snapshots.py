@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from cabw_viz import torch_adapter
+from cabw_viz.runtime.gradient_statistics import sums_of
 
 SMALL = 1024
 """A gradient of at most this many bytes is always copied: its fingerprint would take as much."""
@@ -29,18 +30,26 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Norm, range, hash and samples of a gradient that was not copied. Equal bits give equal fingerprints."""
+    """Statistics, hash and samples of a gradient that was not copied. Equal bits give equal fingerprints."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     norm: float
-    """Euclidean norm, computed in the gradient's own precision or better."""
+    """Euclidean norm, in single precision or better and summed in double."""
     low: float
     """Smallest element; for complex numbers the smallest real or imaginary part. NaN where there is a NaN."""
     high: float
     nans: int
+    """How many elements are NaN, or have a part that is."""
     infinities: int
+    """How many others are infinite, or have a part that is."""
+    largest: float
+    """Largest absolute value."""
+    zeros: int
+    """How many elements are zero; of complex numbers both parts."""
+    subnormals: int
+    """How many others are below the dtype's smallest normal number."""
     hash: tuple[int, int]
     """Of the bits in the order of the elements: two sums modulo 2**64, so that no other order has the same."""
     samples: tuple[complex, ...]
@@ -163,35 +172,16 @@ def fingerprint(tensor: torch.Tensor) -> Fingerprint:
     """The fingerprint of a gradient for which `can_be_fingerprinted` is true."""
     flat = without_conj_neg_bits(tensor.detach()).reshape(-1)
     real = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-    low, high = _range(real)
-    nans = infinities = 0
-    if not (_is_finite(low) and _is_finite(high)):
-        nans, infinities = int(real.isnan().sum()), int(real.isinf().sum())
+    sums = sums_of(flat)
     return Fingerprint(
-        tuple(tensor.shape), tensor.dtype, tensor.device, _norm(real), low, high, nans, infinities, hash_of(real),
-        samples_of(flat),
+        tuple(tensor.shape), tensor.dtype, tensor.device, sums.norm, sums.low, sums.high, sums.nans, sums.infinities,
+        sums.largest, sums.zeros, sums.subnormals, hash_of(real), samples_of(flat),
     )  # fmt: skip
 
 
 def without_conj_neg_bits(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with its conjugation and negation carried out."""
     return tensor.resolve_conj().resolve_neg()
-
-
-def _range(real: torch.Tensor) -> tuple[float, float]:
-    if not real.numel():
-        return 0.0, 0.0
-    low, high = torch.aminmax(real)
-    return float(low), float(high)
-
-
-def _is_finite(number: float) -> bool:
-    return number - number == 0.0
-
-
-def _norm(real: torch.Tensor) -> float:
-    wide = torch.float64 if real.dtype is torch.float64 else torch.float32
-    return float(torch.linalg.vector_norm(real, dtype=wide)) if real.numel() else 0.0
 
 
 def hash_of(real: torch.Tensor) -> tuple[int, int]:

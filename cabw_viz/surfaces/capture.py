@@ -24,11 +24,13 @@ from cabw_viz.replay.replay import Replay
 from cabw_viz.replay.timing import time_nodes
 from cabw_viz.replay.user_state.guard import unchanged_user_state
 from cabw_viz.runtime.capture_state import Captured, CaptureState
+from cabw_viz.runtime.gradient_sizes import gradient_sizes
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.divergence_report import DivergenceReport
 from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.views import tables
 from cabw_viz.views.files import path_named, write_file
+from cabw_viz.views.gradient_table import gradient_frame
 from cabw_viz.views.html import capture_html
 from cabw_viz.views.inspector.page import inspector_page
 from cabw_viz.views.outline import outline
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from cabw_viz.record.comparison import Comparison
     from cabw_viz.record.divergence import Divergence
+    from cabw_viz.record.gradients import GradientSizes
     from cabw_viz.replay.lowering.lowered import Lowered
     from cabw_viz.surfaces.inspector import Inspector, MimeBundle
 
@@ -184,6 +187,33 @@ class Capture:
             color_by=color_by,
             plumbing=plumbing,
         )
+
+    def gradients(self) -> pd.DataFrame:
+        """How large the gradients of your own run were: a row for each leaf, then for each autograd node; nothing runs.
+
+        A node's figures are those of the gradients that flow into it, after all hooks, together; `rms_out` is of those
+        that flow out. They are computed at the first call, of the copies that the capture keeps, or of fingerprints
+        where `max_bytes` was spent, and stay after `session.close()`.
+
+        Returns:
+            `kind` (leaf or node), `name`, `autograd_node`; `norm` (Euclidean), `rms` (root mean square), `largest`
+            absolute value; the shares of `zeros` and of `subnormals`, which are below the smallest normal number of
+            the dtype; counts of `nans` and `infinities`; for a leaf `parameter_norm`, as it was before the backward,
+            and `ratio` of the two norms; `rms_out`, `elements`, `shape`, `dtype`, `module`, `line`; `note`, where
+            figures are not known, and why. Complex numbers count by their absolute values.
+
+        Raises:
+            CabwError: the gradients were not kept (`capture(gradients="none")`), or the session is closed.
+        """
+        return gradient_frame(self.record, self._sizes())
+
+    def _sizes(self) -> GradientSizes:
+        """The sizes of gradients, computed once."""
+        if self._results.gradients is None:
+            self._keep(gradients=gradient_sizes(self._captured))
+        sizes = self._results.gradients
+        assert sizes is not None  # it was computed, or an error was raised
+        return sizes
 
     def outline(self, *, full: bool = False) -> str:
         """The graph as text, a line for each autograd node; long ones shortened unless `full`."""

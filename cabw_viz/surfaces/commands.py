@@ -232,6 +232,14 @@ def memory(sessions: SessionRegistry, options: Namespace) -> object:
     return sessions.capture(options.session, options.capture).memory(options.depth)
 
 
+@magic_arguments("cabw gradients")
+@_CAPTURE
+@_SESSION
+def gradients(sessions: SessionRegistry, options: Namespace) -> object:
+    """Show how large the gradients of your own run were, of each leaf and each autograd node; nothing runs."""
+    return sessions.capture(options.session, options.capture).gradients()
+
+
 @magic_arguments("cabw lower")
 @_CAPTURE
 @_SESSION
@@ -276,6 +284,7 @@ COMMANDS: dict[str, Command] = {
     "parity": parity,
     "divergence": divergence,
     "memory": memory,
+    "gradients": gradients,
     "lower": lower,
     "list": list_,
     "close": close,

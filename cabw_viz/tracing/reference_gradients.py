@@ -10,9 +10,12 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
+from cabw_viz.errors import warn
 from cabw_viz.record.model import AutogradNode, Leaf
 from cabw_viz.runtime.capture_state import CaptureState
 from cabw_viz.runtime.gradient_snapshots import Gradient, detached_copy, strides_of
+from cabw_viz.runtime.gradient_statistics import norm_of
+from cabw_viz.tracing.leaves import variables_of
 from cabw_viz.tracing.node_gradients import Budget, NodeWatch
 from cabw_viz.tracing.node_numbering import NumberedNodes
 
@@ -43,6 +46,7 @@ def watched_run(
     watch = NodeWatch(
         nodes, numbering, budget or Budget(0), frozenset(nodes_of_leaves.values()), leaves_only=budget is None
     )
+    keep_parameter_norms(state, variables_of(leaves, numbering))
     with watch.watching():
         yield
     for index, number in nodes_of_leaves.items():
@@ -52,6 +56,17 @@ def watched_run(
             state.reference[index] = Gradient(gradient.value, None)
     state.node_gradients = watch.gradients if budget is not None else None
     state.has_reference, state.reference_error = not watch.error, watch.error
+
+
+def keep_parameter_norms(state: CaptureState, variables: Sequence[Any]) -> None:
+    """Keep the norm of each leaf that is accumulated into, before an optimizer in a hook may step."""
+    try:
+        with torch_adapter.without_any_torch_function(), torch_adapter.unseen_operators():
+            norms = {index: norm_of(variable) for index, variable in enumerate(variables) if variable is not None}
+    except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must be made
+        warn(f"the norms of this backward's parameters were not computed ({type(error).__name__}: {error})")
+        return
+    state.parameter_norms = {index: norm for index, norm in norms.items() if norm is not None}
 
 
 def keep_returned(state: CaptureState, leaves: Sequence[Leaf], returned: Sequence[Any]) -> None:
@@ -75,6 +90,7 @@ def watch_accumulations(graph: torch.fx.GraphModule, state: CaptureState, variab
 
     The graph's nodes stay as they are; only the generated code calls a function of ours that copies and accumulates.
     """
+    keep_parameter_norms(state, variables)
     index_of = {id(variable): index for index, variable in enumerate(variables) if variable is not None}
 
     def accumulate(*args: Any) -> Any:
@@ -93,7 +109,8 @@ def watch_accumulations(graph: torch.fx.GraphModule, state: CaptureState, variab
 
 
 def keep_grads_before(state: CaptureState, variables: Sequence[Any]) -> None:
-    """Copy every `.grad` before the user's compiler adds to it; `variables` has None for what is not accumulated."""
+    """Copy every `.grad`, and keep each leaf's norm, before the user's compiler adds to it; `variables` has None for what is not accumulated."""
+    keep_parameter_norms(state, variables)
     for index, variable in enumerate(variables):
         if variable is not None and variable.grad is not None:
             state.grads_before[index] = detached_copy(variable.grad)
