@@ -79,7 +79,8 @@ def test_nan_and_infinity_are_counted():
     gradient[:3], gradient[70_000:70_005], gradient[99_999] = math.nan, -math.inf, 0
     found = statistics_of(gradient)
     assert (found.nans, found.infinities, found.zeros, found.is_finite) == (3, 5, 1, False)
-    assert math.isnan(found.norm) and math.isnan(found.largest)
+    assert math.isnan(found.norm)
+    assert math.isnan(found.largest)
     infinite = statistics_of(torch.tensor([1.0, -math.inf]))
     assert (infinite.norm, infinite.largest, infinite.infinities) == (math.inf, math.inf, 1)
 
@@ -89,7 +90,12 @@ def test_layouts_and_classes():
     expected = figures(statistics_of(dense))
     assert expected == (5, 4, 2, 0, 0, 0)
     twice = torch.sparse_coo_tensor([[0, 1, 1], [1, 0, 0]], [3.0, 1.0, 3.0], (2, 2))  # 1 and 3 stand at one place
-    for other in (dense.to_sparse(), twice, dense.to_sparse_csr(), dense.as_subclass(type("Mine", (torch.Tensor,), {}))):
+    for other in (
+        dense.to_sparse(),
+        twice,
+        dense.to_sparse_csr(),
+        dense.as_subclass(type("Mine", (torch.Tensor,), {})),
+    ):
         assert figures(statistics_of(other)) == expected
         assert statistics_of(other).elements == 4
     assert figures(statistics_of(torch.tensor(2.0).expand(3, 3))) == (6, 2, 0, 0, 0, 0)
@@ -102,7 +108,7 @@ def test_layouts_and_classes():
 
 def test_what_cannot_be_known_is_said():
     found = statistics_of(torch.empty(3, device="meta"))
-    assert found.norm is None is found.rms and found.elements == 3
+    assert (found.norm, found.rms, found.elements) == (None, None, 3)
     assert found.note == "not known: a meta tensor has no values"
     assert norm_of(torch.empty(3, device="meta")) is None
 
@@ -182,7 +188,8 @@ def test_what_autograd_grad_returns_and_what_gets_nothing(gradients):
         torch.autograd.grad((x * 3).sum() + y.sum(), (x, y, z), allow_unused=True)
     rows = leaves(session[0].gradients())
     assert rows["norm"].tolist()[:2] == pytest.approx([3 * math.sqrt(3), math.sqrt(3)])
-    assert math.isnan(rows.loc["z", "norm"]) and rows.loc["z", "note"] == "no gradient"
+    assert math.isnan(rows.loc["z", "norm"])
+    assert rows.loc["z", "note"] == "no gradient"
 
 
 def test_without_gradients_and_after_closing_it_says_what_to_do():
@@ -194,7 +201,7 @@ def test_without_gradients_and_after_closing_it_says_what_to_do():
     with cabw_viz.capture(model) as session:
         model(torch.ones(4, 3)).sum().backward()
     session.close()
-    with pytest.raises(cabw_viz.CabwError, match="before session.close"):
+    with pytest.raises(cabw_viz.CabwError, match=r"before session\.close"):
         session[0].gradients()
 
 

@@ -54,7 +54,7 @@ def statistics_of(gradient: torch.Tensor) -> GradientStatistics:
     return from_sums(shape, dtype, elements, sums_of(values.reshape(-1)), elements - values.numel(), note)
 
 
-def from_sums(  # noqa: PLR0913  # each is a figure of its own
+def from_sums(
     shape: tuple[int, ...], dtype: str, elements: int, sums: Sums, left_out: int = 0, note: str = ""
 ) -> GradientStatistics:
     """Statistics of these sums, over all elements but so many that are zero and were left out."""
@@ -76,10 +76,10 @@ def norm_of(tensor: torch.Tensor) -> torch.Tensor | None:
     flat = tensor.detach()
     flat = torch.view_as_real(flat.resolve_conj()) if flat.is_complex() else flat
     wide = flat.dtype if flat.dtype is torch.float64 else torch.float32
-    norm = torch.linalg.vector_norm(flat, dtype=wide)
-    if flat.device.type != "cpu" or wide is torch.float64 or _SAFE_LOW < float(norm) < _SAFE_HIGH:
-        return norm
-    return torch.linalg.vector_norm(flat, dtype=torch.float64)
+    norm: torch.Tensor = torch.linalg.vector_norm(flat, dtype=wide)
+    if flat.device.type == "cpu" and wide is torch.float32 and not _SAFE_LOW < float(norm) < _SAFE_HIGH:
+        norm = torch.linalg.vector_norm(flat, dtype=torch.float64)
+    return norm
 
 
 def sums_of(flat: torch.Tensor) -> Sums:
@@ -132,7 +132,7 @@ def _nonzero_among_finite(sizes: torch.Tensor) -> int:
 
 def _least(one: float, other: float) -> float:
     """The smaller of two numbers; NaN where one is NaN."""
-    return one if one != one or one < other else other
+    return one if math.isnan(one) or one < other else other
 
 
 def _widened(piece: torch.Tensor) -> torch.Tensor:
@@ -171,7 +171,7 @@ def _values_of_wrapper(gradient: torch.Tensor) -> tuple[torch.Tensor | None, str
     """Of a tensor that holds one other, such as a DTensor; reading all of it would wait for other processes."""
     inner = torch_adapter.inner_tensors(gradient)
     if gradient.is_nested:
-        return gradient.values(), ""  # type: ignore[no-untyped-call]  # as torch declares it
+        return gradient.values(), ""
     if len(inner) != 1:
         return None, f"not known: only {type(gradient).__name__} knows its elements"
     values, note = _values(inner[0][1])

@@ -46,7 +46,7 @@ def watched_run(
     watch = NodeWatch(
         nodes, numbering, budget or Budget(0), frozenset(nodes_of_leaves.values()), leaves_only=budget is None
     )
-    keep_parameter_norms(state, variables_of(leaves, numbering))
+    keep_parameter_norms(state, variables_of(tuple(leaves), numbering))
     with watch.watching():
         yield
     for index, number in nodes_of_leaves.items():
@@ -109,7 +109,10 @@ def watch_accumulations(graph: torch.fx.GraphModule, state: CaptureState, variab
 
 
 def keep_grads_before(state: CaptureState, variables: Sequence[Any]) -> None:
-    """Copy every `.grad`, and keep each leaf's norm, before the user's compiler adds to it; `variables` has None for what is not accumulated."""
+    """Copy every `.grad` before the user's compiler adds to it, and keep each leaf's norm.
+
+    `variables` has None for what is not accumulated.
+    """
     keep_parameter_norms(state, variables)
     for index, variable in enumerate(variables):
         if variable is not None and variable.grad is not None:

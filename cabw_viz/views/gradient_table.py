@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cabw_viz.analysis.memory import module_text
-from cabw_viz.record.gradients import GradientSizes, GradientStatistics, together
-from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.gradients import GradientSizes, GradientStatistics, NodeSizes, together
+from cabw_viz.record.model import AutogradNode, CaptureRecord
 from cabw_viz.views.tables import frame_of
 
 if TYPE_CHECKING:
@@ -41,40 +42,33 @@ def gradient_frame(record: CaptureRecord, sizes: GradientSizes) -> pd.DataFrame:
     return frame_of([*_leaf_rows(record, sizes), *_node_rows(record, sizes)], GRADIENT_COLUMNS)
 
 
-def _leaf_rows(record: CaptureRecord, sizes: GradientSizes) -> list[tuple[Any, ...]]:
-    rows = []
+def _leaf_rows(record: CaptureRecord, sizes: GradientSizes) -> Iterator[tuple[Any, ...]]:
     for each in sizes.leaves:
-        leaf = record.leaves[each.leaf]
+        leaf, gradient = record.leaves[each.leaf], each.gradient
         node = None if leaf.autograd_node is None else record.by_number.get(leaf.autograd_node)
-        origin = (None, None) if node is None else (module_text(node) or None, None if node.line is None else str(node.line))
-        gradient = each.gradient
-        rows.append((
-            "leaf", leaf.label, leaf.autograd_node, *_figures(gradient), _number(each.parameter_norm),
-            ratio_of(None if gradient is None else gradient.norm, each.parameter_norm), math.nan,
-            *(_kind(gradient) if gradient is not None else (None, leaf.shape, leaf.dtype)), *origin,
-            "no gradient" if gradient is None else gradient.note,
-        ))  # fmt: skip
-    return rows
+        kind = (None, leaf.shape, _short(leaf.dtype)) if gradient is None else _kind(gradient)
+        norm = None if gradient is None else gradient.norm
+        size = _number(each.parameter_norm), ratio_of(norm, each.parameter_norm), math.nan
+        note = "no gradient" if gradient is None else gradient.note
+        yield "leaf", leaf.label, leaf.autograd_node, *_figures(gradient), *size, *kind, *_origin(node), note
 
 
-def _node_rows(record: CaptureRecord, sizes: GradientSizes) -> list[tuple[Any, ...]]:
+def _node_rows(record: CaptureRecord, sizes: GradientSizes) -> Iterator[tuple[Any, ...]]:
     by_number = {each.number: each for each in sizes.nodes}
-    rows = []
     for node in record.autograd_nodes:
-        each = by_number.get(node.number)
-        into, out = (None, None) if each is None else (together(each.inputs), together(each.outputs))
+        each = by_number.get(node.number, NodeSizes(node.number))
+        into, out = together(each.inputs), together(each.outputs)
+        kind = (None, None, None) if into is None else _kind(into)
+        size = math.nan, math.nan, _number(None if out is None else out.rms)
         note = "" if into is None else into.note
-        rows.append((
-            "node", record.label(node), node.number, *_figures(into), math.nan, math.nan,
-            math.nan if out is None else _number(out.rms), *(_kind(into) if into is not None else (None, None, None)),
-            module_text(node) or None, None if node.line is None else str(node.line), note or _why_unknown(node.kind, each),
-        ))  # fmt: skip
-    return rows
+        yield "node", record.label(node), node.number, *_figures(into), *size, *kind, *_origin(node), note
 
 
-def _why_unknown(kind: str, sizes: object) -> str:
-    """What is said of a node without gradients."""
-    return "" if kind == "graph_root" or sizes is not None else "not kept"
+def _origin(node: AutogradNode | None) -> tuple[str | None, str | None]:
+    """Module and line; None where they are not known."""
+    if node is None:
+        return None, None
+    return module_text(node) or None, None if node.line is None else str(node.line)
 
 
 def _figures(gradient: GradientStatistics | None) -> tuple[Any, ...]:
@@ -86,7 +80,11 @@ def _figures(gradient: GradientStatistics | None) -> tuple[Any, ...]:
 
 
 def _kind(gradient: GradientStatistics) -> tuple[Any, ...]:
-    return gradient.elements, gradient.shape, gradient.dtype.removeprefix("torch.")
+    return gradient.elements, gradient.shape, _short(gradient.dtype)
+
+
+def _short(dtype: str) -> str:
+    return dtype.removeprefix("torch.")
 
 
 def _number(figure: float | None) -> float:
