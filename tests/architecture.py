@@ -23,12 +23,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ADAPTER: frozenset({"errors", "record"}),
     "runtime": frozenset({"errors", "record", ADAPTER}),
     "numerics": frozenset({"errors", "record", ADAPTER, "runtime"}),
+    "nonfinite": frozenset({"errors", "record", ADAPTER, "runtime"}),
     "tracing": frozenset({"errors", "record", ADAPTER, "runtime"}),
     "replay": frozenset({"errors", "record", ADAPTER, "runtime", "numerics"}),
     "analysis": frozenset({"errors", "record"}),
     "views": frozenset({"errors", "record", "analysis"}),
     "surfaces": frozenset(
-        {"errors", "record", ADAPTER, "runtime", "numerics", "tracing", "replay", "analysis", "views"}
+        {"errors", "record", ADAPTER, "runtime", "numerics", "nonfinite", "tracing", "replay", "analysis", "views"}
     ),
     "testing": frozenset({"errors", "surfaces"}),
     "__init__": frozenset({"errors", "surfaces", "testing"}),
@@ -47,6 +48,7 @@ MUST_NOT_LOAD: dict[str, frozenset[str]] = {
     ADAPTER: _FRONT_END | _TABLES_AND_PICTURES,
     "runtime": _FRONT_END | _TABLES_AND_PICTURES,
     "numerics": _FRONT_END | _TABLES_AND_PICTURES,
+    "nonfinite": _FRONT_END | _TABLES_AND_PICTURES,
     "tracing": _FRONT_END | _TABLES_AND_PICTURES,
     "replay": _FRONT_END | _TABLES_AND_PICTURES,
     "views": _FRONT_END | {"torch"},

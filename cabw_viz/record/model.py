@@ -136,6 +136,8 @@ class AutogradNode:
     """For the backward of a compiled region: which one, as in the names of its graph nodes (`aot0_mm`)."""
     framework: str = ""
     """For a Function of a training framework that no replay runs: the framework's name; its gradients pass on."""
+    order: int | None = None
+    """Place in the order in which the nodes of this backward were made; None for an accumulation."""
     backward_of: str = ""
     """For a node that a backward with `create_graph=True` has made: the name of the autograd node whose formula made
     it, and to whose module it belongs. Empty for what a forward has made."""

@@ -8,6 +8,7 @@ from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.gradients import GradientSizes
 from cabw_viz.record.model import CaptureRecord, GraphNode, Touch
+from cabw_viz.record.nonfinite import NonFiniteSearch
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Results:
     """Of `cap.divergence()`; None before."""
     gradients: GradientSizes | None = None
     """Of `cap.gradients()`; None before."""
+    nonfinite: NonFiniteSearch | None = None
+    """Of `cap.nonfinite()`; None before."""
     execution: tuple[Touch, ...] | None = None
     """The metadata reads of phase `execution` that `cap.audit()` saw; None before."""
     lowered: tuple[GraphNode, ...] = ()

@@ -14,6 +14,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.runtime.bit_sums import BitSum, bit_sums, has_same_bits
+from cabw_viz.runtime.forward_values import ForwardValues
 from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
 from cabw_viz.runtime.recomputation import Recomputation
 from cabw_viz.runtime.tensor_state import copy_of, storage_location, version_of
@@ -165,6 +166,8 @@ class CaptureState:
     """Input and output gradients of every autograd node in the user's own run; None where they were not asked for."""
     parameter_norms: dict[int, torch.Tensor] = field(default_factory=dict)
     """Index of the leaf: its own Euclidean norm before the user's run, shape (); absent where it was not computed."""
+    forward_values: ForwardValues = field(default_factory=ForwardValues)
+    """The roots of the call, and where there is no graph, what was noted of the saved tensors."""
     has_reference: bool = False
     """Whether the user's own run was watched to its end."""
     reference_error: str = ""
@@ -178,7 +181,7 @@ class CaptureState:
     def release(self) -> None:
         """Drop every tensor."""
         self.graph = self.arguments = self.thread_state = self.users = None
-        self.recomputation = Recomputation()
+        self.recomputation, self.forward_values = Recomputation(), ForwardValues()
         self.reference, self.grads_before, self.derived, self.parameter_norms = {}, {}, {}, {}
         if self.node_gradients is not None:
             self.node_gradients.clear()
@@ -192,19 +195,23 @@ class Captured:
     record: CaptureRecord
     state: CaptureState
 
+    def check_open(self, needed: str = "parity") -> None:
+        """Raise a CabwError where the session is closed, with what is needed of it."""
+        if self.state.released:
+            raise CabwError(
+                "the session was closed, which released the captured tensors",
+                expected="a session that is still open",
+                try_=f"compute {needed} before session.close()",
+            )
+
     def runnable(self) -> RunnableCapture:
         """The capture with all that a run of its graph takes.
 
         Raises:
             CabwError: the trace failed, so that there is no complete graph, or the session is closed.
         """
+        self.check_open()
         state = self.state
-        if state.released:
-            raise CabwError(
-                "the session was closed, which released the captured tensors",
-                expected="a session that is still open",
-                try_="compute parity before session.close()",
-            )
         failure = self.record.failure
         if state.graph is None or state.arguments is None or state.thread_state is None:
             raise CabwError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cabw_viz.analysis.coloring import Figures
 from cabw_viz.errors import CabwError
+from cabw_viz.nonfinite.search import search
 from cabw_viz.numerics.measures import measures_named
 from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.record.options import ColorBy, Exact, HookPolicy, Level
@@ -27,6 +28,7 @@ from cabw_viz.runtime.capture_state import Captured, CaptureState
 from cabw_viz.runtime.gradient_sizes import gradient_sizes
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.divergence_report import DivergenceReport
+from cabw_viz.surfaces.nonfinite_report import NonFiniteReport
 from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.views import tables
 from cabw_viz.views.files import path_named, write_file
@@ -331,6 +333,25 @@ class Capture:
             divergence = divergence_of.divergence(captured, target=target, hooks=hooks, rtol=rtol, atol=atol)
         self._keep(divergence=divergence)
         return DivergenceReport(divergence)
+
+    def nonfinite(self) -> NonFiniteReport:
+        """Find where NaN and infinity begin, from what was kept; nothing runs.
+
+        First of all the loss: where that is not finite, the first of the forward ops, leaves and inputs that hold it.
+        Then the steps of the backward that make NaN or infinity of finite gradients: an autograd node, a sum of
+        gradients, a hook. Each with module, line, range of what flowed in, and how it was made (overflow, division by
+        zero, 0 * inf, …), as far as the kind of the node, what it has saved and what flowed in show it. Infinities that
+        reach neither the loss nor a gradient, as those of a mask, are no fault.
+
+        Gradients are there with `capture(gradients="nodes")`, saved tensors until the session is closed and as long as
+        nothing writes to them: `optimizer.step()` does to parameters.
+
+        Raises:
+            CabwError: the session is closed, or the capture is a record alone.
+        """
+        nonfinite = search(self._captured)
+        self._keep(nonfinite=nonfinite)
+        return NonFiniteReport(nonfinite)
 
     def lower(self, *, hooks: HookPolicy = "run", symbolic: bool = False, tied: bool = True) -> Lowered:
         """Make an `fx.GraphModule` of aten ops of the captured graph; no kernel runs, nothing is written.

@@ -197,6 +197,14 @@ def divergence(sessions: SessionRegistry, options: Namespace) -> object:
     return capture.divergence(**target_options(options), rtol=options.rtol, atol=options.atol, hooks=options.hooks)
 
 
+@magic_arguments("cabw nan")
+@_CAPTURE
+@_SESSION
+def nan(sessions: SessionRegistry, options: Namespace) -> object:
+    """Find where NaN and infinity begin: in an input, in the forward or in the backward. Nothing runs again."""
+    return sessions.capture(options.session, options.capture).nonfinite()
+
+
 @magic_arguments("cabw touches")
 @argument("--audit", action="store_true", help="run the graph once, watched, and add what each node reads then")
 @argument("--phase", choices=PHASES, metavar="PHASE", help=f"only one phase: {', '.join(PHASES)}")
@@ -283,6 +291,7 @@ COMMANDS: dict[str, Command] = {
     "times": times,
     "parity": parity,
     "divergence": divergence,
+    "nan": nan,
     "memory": memory,
     "gradients": gradients,
     "lower": lower,

@@ -14,6 +14,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import warn
 from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Failure, Leaf
 from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
+from cabw_viz.runtime.forward_values import roots_of
 from cabw_viz.runtime.recomputation import recomputation_of
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing import extract, saved_tensors
@@ -80,6 +81,7 @@ class BackwardTrace:
         leaves = leaves_of(engine_call, numbering, names)
         nodes = extract.autograd_nodes(numbering)
         trace = cls(call, engine_call, run, compiler, names, provenance, numbering, nodes, leaves, started=started)
+        trace.state.forward_values.roots = roots_of(engine_call.roots, engine_call.grads)
         trace.state.users = provenance.user_objects(variables_of(leaves, numbering))
         return trace
 

@@ -49,7 +49,13 @@ AOT_NAME = re.compile(r"^aot(\d+)_")
 
 def autograd_nodes(numbering: NumberedNodes) -> tuple[AutogradNode, ...]:
     """The autograd nodes of a call, without graph nodes, hooks and leaves."""
-    return tuple(_autograd_node(numbering, number, node) for number, node in enumerate(numbering.nodes))
+    made = [None if node is ROOT else torch_adapter.sequence_number_of(node) for node in numbering.nodes]
+    orders = {number: order for order, number in enumerate(sorted({number for number in made if number is not None}))}
+    nodes = (_autograd_node(numbering, number, node) for number, node in enumerate(numbering.nodes))
+    return tuple(
+        node if number is None else replace(node, order=orders[number])
+        for node, number in zip(nodes, made, strict=True)
+    )
 
 
 def _autograd_node(numbering: NumberedNodes, number: int, node: Any) -> AutogradNode:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import get_args
 
 from cabw_viz.analysis import divergence as divergence_of
+from cabw_viz.analysis import nonfinite as nonfinite_of
 from cabw_viz.analysis import parity, steps
 from cabw_viz.analysis.drawing import call_title, file_and_line, problem_of
 from cabw_viz.record.comparison import Comparison
@@ -23,12 +24,14 @@ from cabw_viz.record.coverage import coverage_text
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.kinds import Outcome
 from cabw_viz.record.model import CaptureRecord, Event
+from cabw_viz.record.nonfinite import NonFiniteSearch
 from cabw_viz.record.options import Level
 from cabw_viz.record.results import NO_RESULTS, CaptureData, Results
 from cabw_viz.record.steps import StepMatrix
 from cabw_viz.record.wording import counted, run_words
 from cabw_viz.views import divergence_table as views_of_divergence
 from cabw_viz.views.error_picture import error_picture
+from cabw_viz.views.nonfinite_table import nonfinite_styler
 from cabw_viz.views.outline import outline
 from cabw_viz.views.parity_table import parity_styler
 from cabw_viz.views.render import GraphView, graph_view
@@ -100,6 +103,18 @@ def divergence_html(divergence: Divergence) -> str:
         f'<div class="cabw-scroll">{table}</div>',
         f'<p class="cabw-muted">… {left:,} more rows: <code>.frame</code></p>' if left and row_count else "",
         f'<p class="cabw-muted">{"<br>".join(map(_prose, views_of_divergence.facts(divergence)))}</p>',
+    )
+
+
+def nonfinite_html(search: NonFiniteSearch) -> str:
+    """Where NaN and infinity begin: the outcome, a table of the places, and what was not looked at."""
+    mark, css = ("✓", "ok") if nonfinite_of.ok(search) else ("✗", "alarm")
+    first, *more = nonfinite_of.findings(search)
+    table = nonfinite_styler(search).to_html() if search.origins else ""
+    return _fragment(
+        f"<p>{_span(css, f'{mark} {_text(first)}')}</p>",
+        f'<div class="cabw-scroll">{table}</div>',
+        *(f'<p class="cabw-muted">{_text(text)}</p>' for text in more),
     )
 
 
