@@ -326,3 +326,25 @@ def test_the_report_as_table_text_and_html():
     assert clean.frame.empty
     assert list(clean.frame.columns) == list(report.frame.columns)
     assert "✓ No NaN or infinity" in clean._repr_html_()
+
+
+def test_the_inspector_has_a_finding(tmp_path):
+    from cabw_viz.views.inspector import findings
+
+    subject, loss = faulty("mlp", FAULTS["forward_exp"])
+    capture = capture_of(subject, loss)
+    assert findings.pack_results(capture.record, capture.results)["nonfinite"] == b""
+    report = capture.nonfinite()
+    packed = findings.pack_results(capture.record, capture.results)["nonfinite"]
+    assert report.summary.encode() in packed
+    assert "NaN or infinity" in capture.to_html(tmp_path / "page.html").read_text("utf-8")
+
+
+def test_divergence_points_to_it_where_both_sides_have_the_same_nan():
+    subject, loss = faulty("mlp", FAULTS["forward_exp"])
+    report = capture_of(subject, loss).divergence()
+    assert "see cap.nonfinite()" in report.summary
+    assert ">✓ " not in report._repr_html_()
+    clean = capture_of(*faulty("mlp", None)).divergence()
+    assert "cap.nonfinite()" not in clean.summary
+    assert ">✓ " in clean._repr_html_()

@@ -47,6 +47,16 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         "nan": ("First NaN or infinity on both sides: ", "SqrtBackward0", "0.5 to 0.5; output: inf"),
         "memory": ("First divergence: ", "TanhBackward0", "fingerprints"),
     },
+    "04_where_is_my_gradient": {
+        "vanishing": ("0.weight", "16.weight"),
+        "forward": ("The loss is NaN. First in the forward: ", "ExpBackward0 in blocks.2", "overflow of float32"),
+        "first": ("'forward', 'ExpBackward0', 'blocks.2', 'weights = (self.linear(x)", "('overflow',)"),
+        "magic": ("ExpBackward0 in blocks.2",),
+        "divergence": ("No divergence", "Both sides have it", "see cap.nonfinite()"),
+        "backward": ("nan", "First in the backward: ", "SqrtBackward0", "0 * inf"),
+        "half": ("ToCopyBackward0", "overflow of float16", "65504"),
+        "mask": ("No NaN or infinity", "SoftmaxBackward0", "a softmax over a row of nothing but -inf"),
+    },
 }
 """What must be seen under some cells, by the cells' ids."""
 

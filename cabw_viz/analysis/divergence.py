@@ -145,7 +145,18 @@ def nonfinite_text(divergence: Divergence, nonfinite: NonFinite) -> str:
     """The step that makes the first NaN or infinity of one side, and the ranges of its inputs and output."""
     row = divergence.rows[nonfinite.row]
     into = "; ".join(map(str, nonfinite.into)) or "not seen"
-    return f"First NaN or infinity {SIDES[nonfinite.side]}: {place_of(row)}. Inputs: {into}; output: {nonfinite.out}."
+    text = f"First NaN or infinity {SIDES[nonfinite.side]}: {place_of(row)}. Inputs: {into}; output: {nonfinite.out}."
+    return f"{text} {NOT_A_DIFFERENCE}" if nonfinite.side == "both" else text
+
+
+NOT_A_DIFFERENCE = "Both sides have it, so it is no difference; the forward may have made it: see cap.nonfinite()."
+
+
+def mark(divergence: Divergence) -> str:
+    """How the outcome is marked: `ok`; `alarm`; `nonfinite` where nothing differs, and both sides have a NaN."""
+    if not ok(divergence):
+        return "alarm"
+    return "nonfinite" if divergence.nonfinite else "ok"
 
 
 def shown_rows(divergence: Divergence) -> list[int]:

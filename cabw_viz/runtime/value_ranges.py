@@ -25,7 +25,7 @@ def is_finite(tensor: torch.Tensor) -> bool | None:
     return _read(lambda: not has_numbers(tensor) or bool(torch.isfinite(_elements(tensor)).all()))
 
 
-def value_range(tensor: torch.Tensor) -> ValueRange | None:
+def value_range(tensor: Any) -> ValueRange | None:
     """The figures of a tensor of any shape; of a sparse one, of the elements that it stores.
 
     None where the elements cannot be read, or are neither floating nor complex numbers.
@@ -77,7 +77,7 @@ def range_of_snapshot(snapshot: GradientSnapshot) -> ValueRange | None:
         return value_range(snapshot.value)
     low, high = (bound if math.isfinite(bound) else math.nan for bound in (snapshot.low, snapshot.high))
     shape, dtype = snapshot.shape, str(snapshot.dtype)
-    return ValueRange(shape, dtype, low, high, None, None, snapshot.nans, snapshot.infinities, 0)
+    return ValueRange(shape, dtype, low, high, None, snapshot.zeros, snapshot.nans, snapshot.infinities, 0)
 
 
 def snapshot_is_finite(snapshot: GradientSnapshot) -> bool | None:

@@ -73,6 +73,7 @@ class Inspector(anywidget.AnyWidget):
     parity = traitlets.Bytes().tag(sync=True)
     divergence = traitlets.Bytes().tag(sync=True)
     times = traitlets.Bytes().tag(sync=True)
+    nonfinite = traitlets.Bytes().tag(sync=True)
     code = traitlets.Bytes().tag(sync=True)  # empty until the browser asks: it outweighs the graph
     aten = traitlets.Bytes().tag(sync=True)  # the same of the lowered graph
     capture = traitlets.Int(0, help="which capture of the session is shown").tag(sync=True)

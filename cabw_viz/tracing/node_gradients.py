@@ -39,6 +39,7 @@ from cabw_viz.runtime.gradient_snapshots import (
     strides_of,
 )
 from cabw_viz.runtime.tensor_state import version_of
+from cabw_viz.tracing.forward_notes import SavedOfOrigins
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
 NodeInput = tuple[int, int]
@@ -75,6 +76,7 @@ class NodeWatch:
         budget: bytes for the copies; of a gradient that exceeds it a fingerprint is taken.
         leaves: numbers of the nodes that get the gradients of leaves, which are copied whatever the budget.
         leaves_only: copy no other gradients.
+        origins: keeps what nodes have saved that make NaN; None where a graph does.
     """
 
     nodes: Sequence[AutogradNode]
@@ -82,6 +84,7 @@ class NodeWatch:
     budget: Budget
     leaves: frozenset[int]
     leaves_only: bool = False
+    origins: SavedOfOrigins | None = None
     gradients: NodeGradients = field(default_factory=NodeGradients)
 
     def __post_init__(self) -> None:
@@ -184,6 +187,8 @@ class NodeWatch:
                 snapshot = by_id[id(gradient)] = self._snapshot_of_output(row, gradient, inputs, of_inputs)
             snapshots.append(snapshot)
         self.gradients.outputs[row.number] = _values(snapshots)
+        if self.origins is not None:
+            self.origins.look(row.number, inputs, outputs)
         for edge in row.edges:
             snapshot = snapshots[edge.output] if edge.output < len(snapshots) else None
             if snapshot is not None:

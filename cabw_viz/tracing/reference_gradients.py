@@ -15,6 +15,7 @@ from cabw_viz.record.model import AutogradNode, Leaf
 from cabw_viz.runtime.capture_state import CaptureState
 from cabw_viz.runtime.gradient_snapshots import Gradient, detached_copy, strides_of
 from cabw_viz.runtime.gradient_statistics import norm_of
+from cabw_viz.tracing.forward_notes import SavedOfOrigins
 from cabw_viz.tracing.leaves import variables_of
 from cabw_viz.tracing.node_gradients import Budget, NodeWatch
 from cabw_viz.tracing.node_numbering import NumberedNodes
@@ -43,9 +44,9 @@ def watched_run(
     nodes_of_leaves = {
         i: leaf.autograd_node for i, leaf in enumerate(leaves) if leaf.output is None and leaf.autograd_node
     }
-    watch = NodeWatch(
-        nodes, numbering, budget or Budget(0), frozenset(nodes_of_leaves.values()), leaves_only=budget is None
-    )
+    origins = SavedOfOrigins(numbering, state.forward_values.tensors) if state.arguments is None else None
+    leaf_nodes = frozenset(nodes_of_leaves.values())
+    watch = NodeWatch(nodes, numbering, budget or Budget(0), leaf_nodes, leaves_only=budget is None, origins=origins)
     keep_parameter_norms(state, variables_of(tuple(leaves), numbering))
     with watch.watching():
         yield

@@ -20,6 +20,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.tracing.backward_trace import BackwardTrace
 from cabw_viz.tracing.cache_entry import CacheEntry
 from cabw_viz.tracing.capture_block import CaptureBlock
+from cabw_viz.tracing.forward_notes import note_forward
 from cabw_viz.tracing.gathered_parameters import gathered_parameters
 from cabw_viz.tracing.outcome import NewCapture, RanForeignGraph, TraceOutcome
 from cabw_viz.tracing.reference_gradients import keep_returned, watched_run
@@ -71,6 +72,7 @@ def run_in_eager(block: CaptureBlock, trace: BackwardTrace, outcome: TraceOutcom
         return outcome.result
     if not isinstance(outcome, NewCapture):
         return call.run()
+    note_forward(trace.state, trace.numbering)
     try:
         if not block.keeps_gradients:
             with block.running(outcome, trace):

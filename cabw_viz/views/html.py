@@ -92,7 +92,7 @@ def _picture(comparison: Comparison) -> str:
 
 def divergence_html(divergence: Divergence) -> str:
     """A search for the first divergence: what was found, the rows that matter, what was compared with what."""
-    mark, css = ("✓", "ok") if divergence_of.ok(divergence) else ("✗", "alarm")
+    mark, css = {"ok": ("✓", "ok"), "nonfinite": ("!", "alarm")}.get(divergence_of.mark(divergence), ("✗", "alarm"))
     first, *more = views_of_divergence.findings(divergence)
     left = len(divergence.rows) - len(divergence_of.shown_rows(divergence))
     row_count = len(divergence.rows) - left

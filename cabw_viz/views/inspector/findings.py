@@ -10,12 +10,13 @@ from typing import get_args
 
 import numpy as np
 
-from cabw_viz.analysis import parity
+from cabw_viz.analysis import nonfinite, parity
 from cabw_viz.analysis.drawing import call_title, file_and_line
 from cabw_viz.analysis.touches import all_touches, watched_phases
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.kinds import SEVERITY, Outcome, Phase, Toucher
 from cabw_viz.record.model import CaptureRecord, Event
+from cabw_viz.record.nonfinite import NonFiniteSearch
 from cabw_viz.record.results import NO_RESULTS, Results
 from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.inspector.packing import (
@@ -72,6 +73,7 @@ def pack_results(record: CaptureRecord, results: Results, capture: int = 0) -> d
         "parity": pack_parity(record, results.comparison, capture),
         "divergence": pack_divergence(record, results.divergence, capture),
         "times": pack_times(results, capture),
+        "nonfinite": pack_nonfinite(results.nonfinite, capture),
     }
 
 
@@ -148,3 +150,16 @@ def pack_times(results: Results, capture: int = 0) -> bytes:
     if not results.node_seconds:
         return b""
     return joined({"capture": capture}, {}, {"seconds": errors(results.node_seconds)})
+
+
+def pack_nonfinite(search: NonFiniteSearch | None, capture: int = 0) -> bytes:
+    """Where NaN and infinity begin, each place with its node; no bytes where that was not looked for."""
+    if search is None:
+        return b""
+    facts = {
+        "capture": capture,
+        "ok": nonfinite.ok(search),
+        "summary": nonfinite.summary(search),
+        "origins": [[each.number, nonfinite.place_of(each), nonfinite.origin_text(each)] for each in search.origins],
+    }
+    return joined(facts, {}, {})

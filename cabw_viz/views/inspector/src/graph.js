@@ -328,6 +328,11 @@ export class Graph extends Drawable {
     this.slowest = this.times ? this.times.reduce((most, s) => (s > most ? s : most), 0) : 0;
   }
 
+  /** Takes over where NaN and infinity begin; null and empty where that was not looked for. */
+  setNonfinite(bytes) {
+    this.nonfinite = this.#part(bytes)?.facts ?? null;
+  }
+
   /** What a word is looked for in, of each group by its row; nothing of the subject, for every node is in it. */
   get moduleWords() {
     if (!this.#moduleWords) {

@@ -52,7 +52,7 @@ export async function openFile(render, el) {
   const began = performance.now();
   const part = (name, capture) => readInlined(`cabw-${capture}-${name}`);
   const parts = async (capture) => {
-    const names = ["data", "touches", "parity", "divergence", "times"];
+    const names = ["data", "touches", "parity", "divergence", "times", "nonfinite"];
     const read = await Promise.all(names.map((name) => part(name, capture)));
     return { ...Object.fromEntries(names.map((name, i) => [name, read[i]])), code: null, aten: null };
   };

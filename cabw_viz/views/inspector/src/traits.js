@@ -9,6 +9,7 @@ const FINDINGS = {
   parity: "setParity",
   divergence: "setDivergence",
   times: "setTimes",
+  nonfinite: "setNonfinite",
 };
 
 /** Traits that both sides set. What this side has set comes back here too, and changes nothing. */

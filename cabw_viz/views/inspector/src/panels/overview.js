@@ -68,7 +68,7 @@ export function overview(inspector) {
     ),
     data.failure ? failureFinding(inspector) : null,
     graph.nodes.size
-      ? [parityFinding(inspector), touchFindings(inspector), memoryFinding(inspector), timeFinding(inspector)]
+      ? [nonfiniteFindings(inspector), parityFinding(inspector), touchFindings(inspector), memoryFinding(inspector), timeFinding(inspector)]
       : null,
     callFindings(inspector),
     graph.nodes.size
@@ -101,6 +101,29 @@ function failureFinding(inspector) {
     text: sentence(data.failure),
     onclick: () => node && inspector.reveal(node.key),
   });
+}
+
+/** Where NaN and infinity begin, the earliest cause first. */
+function nonfiniteFindings(inspector) {
+  const { nonfinite } = inspector.graph;
+  if (!nonfinite) return null;
+  if (!nonfinite.origins.length) {
+    const head = nonfinite.ok ? "No NaN or infinity" : "NaN or infinity";
+    return finding(inspector, {
+      icon: nonfinite.ok ? "equal" : "bang",
+      colour: nonfinite.ok ? CALM : ALARM,
+      head,
+      text: nonfinite.summary,
+    });
+  }
+  return nonfinite.origins.slice(0, 5).map(([id, where, text], i) =>
+    finding(inspector, {
+      icon: "bang",
+      head: `NaN or infinity ${i ? "also begins" : "begins"} at ${where}`,
+      text: i ? text : nonfinite.summary,
+      onclick: () => inspector.reveal(`n${id}`),
+    }),
+  );
 }
 
 function parityFinding(inspector) {
