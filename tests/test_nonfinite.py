@@ -344,7 +344,8 @@ def test_divergence_points_to_it_where_both_sides_have_the_same_nan():
     subject, loss = faulty("mlp", FAULTS["forward_exp"])
     report = capture_of(subject, loss).divergence()
     assert "see cap.nonfinite()" in report.summary
-    assert ">✓ " not in report._repr_html_()
+    assert ">✓ No divergence" not in report._repr_html_()
+    assert ">! No divergence" in report._repr_html_()
     clean = capture_of(*faulty("mlp", None)).divergence()
     assert "cap.nonfinite()" not in clean.summary
-    assert ">✓ " in clean._repr_html_()
+    assert ">✓ No divergence" in clean._repr_html_()

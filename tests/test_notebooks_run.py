@@ -50,7 +50,7 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "04_where_is_my_gradient": {
         "vanishing": ("0.weight", "16.weight"),
         "forward": ("The loss is NaN. First in the forward: ", "ExpBackward0 in blocks.2", "overflow of float32"),
-        "first": ("'forward', 'ExpBackward0', 'blocks.2', 'weights = (self.linear(x)", "('overflow',)"),
+        "first": ("'ExpBackward0'", "'blocks.2'", "'weights = (self.linear(x)", "('overflow',)"),
         "magic": ("ExpBackward0 in blocks.2",),
         "divergence": ("No divergence", "Both sides have it", "see cap.nonfinite()"),
         "backward": ("nan", "First in the backward: ", "SqrtBackward0", "0 * inf"),
