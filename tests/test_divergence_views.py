@@ -9,7 +9,7 @@ import pytest
 
 from cabw_viz.analysis import divergence as analysis
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow, NonFinite, Range
-from cabw_viz.record.model import SourceLine
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.views import divergence_table as views
 from cabw_viz.views.html import divergence_html
 

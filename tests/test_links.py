@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import SourceLine
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.views.links import check_links, link
 from cabw_viz.views.render import graph_view, run_dot
 from cabw_viz.views.svg import joined_words, self_contained

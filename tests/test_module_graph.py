@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cabw_viz.analysis.module_tree import MAX_PARTS, ModuleTree, module_tree
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Edge, Failure, SourceLine
+from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Edge, Failure
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.views.render import MAX_BOXES, graph_view
 from tests import records
 from tests.inspector.blocks import Model, _record, transformer

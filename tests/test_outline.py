@@ -2,7 +2,8 @@ import re
 import time
 from dataclasses import replace
 
-from cabw_viz.record.model import BackwardCall, Event, Failure, Leaf, SourceLine
+from cabw_viz.record.model import BackwardCall, Event, Failure, Leaf
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.views.outline import outline, outline_session
 from tests import records
 

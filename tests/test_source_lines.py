@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cabw_viz
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import SourceLine
+from cabw_viz.record.source_line import SourceLine
 from tests.captures import capture_of
 from tests.definitions import MODELS
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cabw_viz.record.kinds import AutogradKind
-from cabw_viz.record.model import CaptureRecord, SourceLine
+from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import Level
+from cabw_viz.record.source_line import SourceLine
 
 BoxKind = Literal[
     AutogradKind,

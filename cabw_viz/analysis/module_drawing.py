@@ -24,7 +24,8 @@ from cabw_viz.analysis.folding import Structure
 from cabw_viz.analysis.module_plan import Item, plan
 from cabw_viz.analysis.module_tree import Group, ModuleTree, Path, module_paths, module_tree, strong_components
 from cabw_viz.record.kinds import AutogradKind
-from cabw_viz.record.model import AutogradNode, CaptureRecord, Leaf, SourceLine
+from cabw_viz.record.model import AutogradNode, CaptureRecord, Leaf
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.record.wording import counted
 
 FEW = 40

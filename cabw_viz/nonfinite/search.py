@@ -18,8 +18,8 @@ from cabw_viz.nonfinite.backward_ways import BackwardWays
 from cabw_viz.nonfinite.coverage import gaps
 from cabw_viz.nonfinite.forward import ForwardSearch
 from cabw_viz.nonfinite.kept_values import KeptValues
-from cabw_viz.record.model import SourceLine
 from cabw_viz.record.nonfinite import NonFiniteOrigin, NonFiniteSearch, ValueRange
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.gradient_snapshots import GradientSnapshot
 from cabw_viz.runtime.value_ranges import range_of_snapshot, snapshot_is_finite, value_range

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cabw_viz.record.kinds import AutogradKind, Verdict
-from cabw_viz.record.model import SourceLine
+from cabw_viz.record.source_line import SourceLine
 
 StepKind = AutogradKind | Literal["gradient_sum", "hook", "in_place_write"]
 """A step of the backward: an autograd node, a sum of gradients at one of its inputs, a hook, or an in-place write to a

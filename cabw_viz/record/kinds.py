@@ -89,3 +89,21 @@ Phase = Literal["initial_trace", "graph_pass", "execution"]
 Toucher = Literal["user", "tracer", "pass", "kernel"]
 """Which code read it: a frame of user code on the stack; PyTorch's own tracer; a compiler function or graph pass; C++
 code below an op or a backward formula, with no Python frame in between."""
+
+MissingReason = Literal[
+    "requires_grad",  # it is False
+    "not_leaf",  # it is computed from others, and keeps no `.grad`
+    "inputs",  # this backward reaches it, and was asked for other inputs
+    "only",  # a backward of the same forward gave it its gradient, and `only=` left that out
+    "not_called",  # its module was not called in the forward of this loss
+    "no_grad",  # its module was called, or it was used, under no_grad
+    "inference_mode",
+    "detached",  # the way to the loss passes what ends a history: detach, .data, an integer, a comparison, .item()
+    "not_in_loss",  # it was used, and this loss does not depend on the result
+    "not_used",  # its module was called, and used it in no operation
+    "undefined",  # its node was reached, and got None for a gradient
+    "set_to_none",  # it got a gradient, and `.grad` was set to None later
+    "not_known",
+    "zero",  # it has a gradient, which is zero everywhere
+]
+"""Why a parameter has no gradient."""

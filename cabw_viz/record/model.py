@@ -14,6 +14,8 @@ from functools import cached_property
 
 from cabw_viz.record.inner_backward import InnerBackward
 from cabw_viz.record.kinds import AutogradKind, GraphKind, HookKind, Outcome, Phase, Toucher
+from cabw_viz.record.missing import MissingGradient
+from cabw_viz.record.source_line import SourceLine
 
 _PASTED = re.compile(r"aot\d+_(?:\d+_)?(\w+)")
 """Number of the compiled region, how often it was pasted before, and the name of the node there."""
@@ -43,20 +45,6 @@ class Edge:
     output: int
     target: int
     input: int
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """A line of code."""
-
-    file: str
-    """The file; `In[3]` for the cell of a notebook."""
-    line: int
-    text: str = ""
-    """The line's own text, without indentation; empty where the file cannot be read."""
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -347,6 +335,10 @@ class CaptureRecord:
     """In the user's own run, as far as they accumulate into a `.grad`."""
     other_gradients: tuple[str, ...] = ()
     """Labels of the subject's tensors whose `.grad` was set in that run by something else."""
+    parameters: int | None = None
+    """How many parameters the subject has; None where the block got no subject."""
+    missing: tuple[MissingGradient, ...] = ()
+    """The parameters of the subject that the call's graph does not reach, in the order of the subject."""
     lines_off: str = ""
     """Why no forward lines were noted in the block; empty where they were."""
     failure: Failure | None = None

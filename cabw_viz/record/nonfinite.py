@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cabw_viz.record.divergence import StepKind
-from cabw_viz.record.model import SourceLine
+from cabw_viz.record.source_line import SourceLine
 
 Stage = Literal["leaf", "input", "forward", "root_gradient", "backward"]
 """Where it was first seen: in a leaf (a parameter) or in another tensor that no op of this backward has made, as the

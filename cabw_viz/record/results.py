@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.gradients import GradientSizes
+from cabw_viz.record.missing import MissingGradients
 from cabw_viz.record.model import CaptureRecord, GraphNode, Touch
 from cabw_viz.record.nonfinite import NonFiniteSearch
 
@@ -23,6 +24,8 @@ class Results:
     """Of `cap.gradients()`; None before."""
     nonfinite: NonFiniteSearch | None = None
     """Of `cap.nonfinite()`; None before."""
+    missing: MissingGradients | None = None
+    """Of `cap.missing()`; None before."""
     execution: tuple[Touch, ...] | None = None
     """The metadata reads of phase `execution` that `cap.audit()` saw; None before."""
     lowered: tuple[GraphNode, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -176,6 +176,10 @@ class CaptureState:
     """What was worked out of the graph once, by its class."""
     users: UserObjects | None = None
     """The user's modules and leaves, which later runs must leave as they are."""
+    leaf_tensors: tuple[Callable[[], Any] | None, ...] = ()
+    """Weak references to the leaves of the record; None for those whose gradient the call returns."""
+    given_later: set[str] = field(default_factory=set)
+    """Labels of parameters that the call gives no gradient, and to which one that `only=` left out gave one later."""
     released: bool = False
 
     def release(self) -> None:

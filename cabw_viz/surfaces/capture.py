@@ -26,8 +26,10 @@ from cabw_viz.replay.timing import time_nodes
 from cabw_viz.replay.user_state.guard import unchanged_user_state
 from cabw_viz.runtime.capture_state import Captured, CaptureState
 from cabw_viz.runtime.gradient_sizes import gradient_sizes
+from cabw_viz.runtime.missing_gradients import missing_gradients
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.divergence_report import DivergenceReport
+from cabw_viz.surfaces.missing_report import MissingReport
 from cabw_viz.surfaces.nonfinite_report import NonFiniteReport
 from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.views import tables
@@ -401,6 +403,20 @@ class Capture:
             times = time_nodes(Replay(captured, resolve_target(device), hooks), repeats=repeats)
         self._keep(node_seconds=times.seconds)
         return tables.time_frame(self.record, self.results)
+
+    def missing(self) -> MissingReport:
+        """Find the parameters that this backward gave no gradient, and those whose gradient is zero, with the reasons.
+
+        Each reason was seen: the state of the parameter, the calls of its module and the operations that took it in the
+        forward of this loss, and where their histories end. What cannot be seen is `not_known`, with what is. Behind a
+        gradient that is zero everywhere stands the first autograd node, in the order of the backward, that made zeros
+        of what was not. Nothing runs again.
+
+        Reasons are those of `cabw_viz.record.kinds.MissingReason`; `docs/gradients.md` describes them.
+        """
+        missing = missing_gradients(self._record, self._state)
+        self._keep(missing=missing)
+        return MissingReport(missing)
 
     def touches(self) -> pd.DataFrame:
         """A row for every piece of metadata that was read, and by whom; `count` says how often.

@@ -205,6 +205,14 @@ def nan(sessions: SessionRegistry, options: Namespace) -> object:
     return sessions.capture(options.session, options.capture).nonfinite()
 
 
+@magic_arguments("cabw missing")
+@_CAPTURE
+@_SESSION
+def missing(sessions: SessionRegistry, options: Namespace) -> object:
+    """Show which parameters got no gradient, or one that is zero everywhere, and why."""
+    return sessions.capture(options.session, options.capture).missing()
+
+
 @magic_arguments("cabw touches")
 @argument("--audit", action="store_true", help="run the graph once, watched, and add what each node reads then")
 @argument("--phase", choices=PHASES, metavar="PHASE", help=f"only one phase: {', '.join(PHASES)}")
@@ -292,6 +300,7 @@ COMMANDS: dict[str, Command] = {
     "parity": parity,
     "divergence": divergence,
     "nan": nan,
+    "missing": missing,
     "memory": memory,
     "gradients": gradients,
     "lower": lower,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import warn
+from cabw_viz.record.missing import MissingGradient
 from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Failure, Leaf
 from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
 from cabw_viz.runtime.forward_values import roots_of
@@ -82,13 +84,17 @@ class BackwardTrace:
         nodes = extract.autograd_nodes(numbering)
         trace = cls(call, engine_call, run, compiler, names, provenance, numbering, nodes, leaves, started=started)
         trace.state.forward_values.roots = roots_of(engine_call.roots, engine_call.grads)
-        trace.state.users = provenance.user_objects(variables_of(leaves, numbering))
+        variables = variables_of(leaves, numbering)
+        trace.state.users = provenance.user_objects(variables)
+        trace.state.leaf_tensors = tuple(None if each is None else weakref.ref(each) for each in variables)
         return trace
 
     def __post_init__(self) -> None:
         self._saved_tensors: SavedTensorIndex | None = None
         """None until `read_saved_tensors` is called."""
         self._input_keys: list[TensorKey | None] = []
+        self._missing: tuple[MissingGradient, ...] = ()
+        self._parameters: int | None = None
         self.notes.at_begin = self.read_saved_tensors
 
     def read_saved_tensors(self) -> None:
@@ -101,6 +107,20 @@ class BackwardTrace:
             self.nodes = self.provenance.annotate(nodes, self.numbering, self.names)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
             warn(f"it is not known where the nodes of this backward come from ({type(error).__name__}: {error})")
+
+    def _read_missing(self) -> None:
+        """Read which parameters the call gives no gradient, before it runs."""
+        try:
+            with torch_adapter.unseen_operators(), torch_adapter.without_any_torch_function():
+                parameters = self.names.parameters()
+                self._parameters = None if parameters is None else len(parameters)
+                later = self.state.given_later
+                self._missing = self.provenance.missing(
+                    self.engine_call, self.numbering, self.leaves, self.names, later
+                )
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
+            self._parameters = None
+            warn(f"it is not known what this backward gives no gradient ({type(error).__name__}: {error})")
 
     def keep_graph_module(self, graph: torch.fx.GraphModule) -> None:
         """Keep the traced graph; a copy where the user's compiler gets it and may rewrite it."""
@@ -132,6 +152,7 @@ class BackwardTrace:
     def record(self, failure: Failure | None = None) -> CaptureRecord:
         """The record, after a failure as far as the trace came. An error of ours in it warns, and leaves a bare one."""
         self.read_saved_tensors()
+        self._read_missing()
         try:
             return self._full_record(failure)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
@@ -164,6 +185,8 @@ class BackwardTrace:
             leaves=self.leaves,
             touches=touches(self.notes.reads, graph.fx_nodes) + self.lookups.touches(graph.nodes),
             outer=self.outer,
+            parameters=self._parameters,
+            missing=self._missing,
             lines_off=self.provenance.lines_off,
             failure=failure,
             seconds=time.perf_counter() - self.started,
@@ -179,6 +202,8 @@ class BackwardTrace:
             leaves=self.leaves,
             touches=touches(self.notes.reads, ()) + self.lookups.touches(()),
             outer=self.outer,
+            parameters=self._parameters,
+            missing=self._missing,
             lines_off=self.provenance.lines_off,
             failure=failure,
             seconds=time.perf_counter() - self.started,

@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,6 +39,9 @@ NO_MODULE = -1
 
 NO_NODE = -1
 """In the place of an autograd node: none is running its backward."""
+
+WITH_GRAD, INFERENCE, WITH_HISTORY = 1, 2, 4
+"""Of a call, added up: made in grad mode; made in inference mode; returned a tensor that has a history."""
 
 _MARK = "cabw_viz"
 
@@ -66,12 +70,15 @@ class ModuleTimeline:
     """Number of the module's name, for each call."""
     callers: array[int] = field(default_factory=lambda: array("l"))
     """The call in which each call was made."""
+    modes: array[int] = field(default_factory=lambda: array("b"))
+    """How each call was made, and what it returned: `WITH_GRAD`, `INFERENCE`, `WITH_HISTORY`."""
 
     def begin(self, name: int, caller: int) -> int:
         """Begin a call, and return its number."""
         call = len(self.names)
         self.names.append(name)
         self.callers.append(caller)
+        self.modes.append(WITH_GRAD * torch.is_grad_enabled() + INFERENCE * torch.is_inference_mode_enabled())
         self.switch_to(call)
         return call
 
@@ -84,6 +91,11 @@ class ModuleTimeline:
             self.numbers.append(number)
             self.calls.append(call)
             self.makers.append(maker)
+
+    def note_result(self, call: int, result: Any) -> None:
+        """Note whether a call has returned a tensor with a history."""
+        if self.modes[call] & WITH_GRAD and _has_history(result):
+            self.modes[call] |= WITH_HISTORY
 
     def call_at(self, number: int) -> int:
         """The innermost call at a number."""
@@ -103,6 +115,10 @@ class _ThreadState(threading.local):
         self.timeline = ModuleTimeline(block)
         self.call = NO_MODULE
         self.caller: Caller | None = None
+
+
+def _is_inside(state: _ThreadState) -> bool:
+    return state.call != NO_MODULE
 
 
 class ModuleCalls:
@@ -177,13 +193,16 @@ class ModuleCalls:
             state = self._state
             call, caller = state.call, state.caller
             number = self._names.number_of(module, caller)
-            state.call, state.caller = state.timeline.begin(number, call), Caller(module, number)
+            own_call = state.timeline.begin(number, call)
+            state.call, state.caller = own_call, Caller(module, number)
             has_paused = self._lines is not None and _makes_no_lines(module, args, kwargs) and self._lines.pause()
+            result = None
             set_eval_frame(dynamo)
             try:
                 result = original(module, *args, **kwargs)
             finally:
                 dynamo = set_eval_frame(None)
+                state.timeline.note_result(own_call, result)
                 if has_paused and self._lines is not None:
                     self._lines.resume()
                 state.call, state.caller = call, caller
@@ -209,6 +228,22 @@ class ModuleCalls:
             if torch_adapter.sequence_number_of(node) is not None:
                 node.metadata.setdefault(_MARK, timeline)
                 todo += [below for below, _ in node.next_functions if below is not None and below not in visited]
+
+    # -- forwards ----------------------------------------------------------------------------------------------
+
+    def is_inside(self) -> Callable[[], bool]:
+        """A function that says whether its thread is in a module's forward; it keeps no module alive."""
+        return partial(_is_inside, self._state)
+
+    @property
+    def own(self) -> ModuleTimeline | None:
+        """The calls of the thread that entered the block; None before."""
+        return self._own
+
+    @property
+    def has_other_threads(self) -> bool:
+        """Whether modules were called in other threads too, whose calls are not in `own`."""
+        return self._has_other_threads
 
     # -- backwards that make nodes ----------------------------------------------------------------------------
 
@@ -317,6 +352,15 @@ def _makes_no_lines(module: Any, args: Any, kwargs: Any) -> bool:
 
 _MODULES_WITH_FAST_PATH = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 """Modules that, without gradients and without a mode, take a faster path with other rounding."""
+
+
+def _has_history(result: Any) -> bool:
+    """Whether any tensor in what a module has returned requires a gradient."""
+    if result is None:
+        return False
+    with torch_adapter.without_any_torch_function():
+        leaves = [result] if isinstance(result, torch.Tensor) else torch_adapter.tree_leaves(result)
+        return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
 
 def _histories(values: Any) -> set[Any]:

@@ -105,6 +105,10 @@ class ModuleNames:
             attribute = None
         return _joined(above, attribute or f"({_class_of(module)})")
 
+    def numbers_of(self, module: torch.nn.Module) -> set[int]:
+        """The numbers of the names under which a module was called; empty where it was not called."""
+        return set((self._numbers_of.get(module) or {}).values())
+
     def owner(self, names: tuple[str, ...]) -> ModuleName | None:
         """The module of the subject that owns the parameter of these names; None where there is none."""
         owners = (self._registered.get(name.rpartition(".")[0]) for name in names)

@@ -72,6 +72,24 @@ class Names:
         tensors = {id(tensor): tensor for _, tensor in self._named_tensors()}
         return [(self.subject_names(tensor), tensor) for tensor in tensors.values()]
 
+    def parameters(self) -> list[tuple[tuple[str, ...], torch.Tensor]] | None:
+        """The subject's parameters with all their names, or all tensors of a mapping; None without a subject."""
+        if self._subject is None:
+            return None
+        if not isinstance(self._subject, torch.nn.Module):
+            return self.named_tensors()
+        tensors = {id(each): each for _, each in self._subject.named_parameters(remove_duplicate=False)}
+        return [(self.subject_names(tensor), tensor) for tensor in tensors.values()]
+
+    def module_at(self, path: str) -> torch.nn.Module | None:
+        """The subject's module at a path; None where there is none."""
+        if not isinstance(self._subject, torch.nn.Module):
+            return None
+        try:
+            return self._subject.get_submodule(path)
+        except AttributeError:
+            return None
+
     def subject_names(self, tensor: Any) -> tuple[str, ...]:
         """All names that the subject has for a tensor; empty where it has none."""
         return self._subject_names.get(id(tensor), ())

@@ -9,15 +9,21 @@ from typing import Any
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import warn
-from cabw_viz.record.model import AutogradNode, SourceLine
+from cabw_viz.record.missing import MissingGradient
+from cabw_viz.record.model import AutogradNode, Leaf
 from cabw_viz.record.options import LinesMode
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.runtime.user_objects import UserObjects
 from cabw_viz.torch_adapter import EngineCall
+from cabw_viz.tracing.forward_uses import ForwardUses
+from cabw_viz.tracing.forwards import Forwards
+from cabw_viz.tracing.missing_gradients import MissingSearch, hidden_calls
 from cabw_viz.tracing.module_calls import ModuleCall, ModuleCalls
 from cabw_viz.tracing.module_names import ModuleNames
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes, number_nodes
-from cabw_viz.tracing.source_lines import SourceLines, line_of_anomaly_mode, reason_for_no_lines
+from cabw_viz.tracing.other_calls import OtherCalls
+from cabw_viz.tracing.source_lines import SourceLines, line_of_anomaly_mode, reason_for_no_lines, user_line
 
 
 class Provenance:
@@ -26,13 +32,16 @@ class Provenance:
     Args:
         subject: the module whose parts are named; for anything else, modules are named by their classes.
         lines: whether forward lines are recorded; see `cabw_viz.capture`.
+        is_selective: whether `only=` leaves calls out.
     """
 
-    def __init__(self, subject: Any, lines: LinesMode) -> None:
+    def __init__(self, subject: Any, lines: LinesMode, *, is_selective: bool = False) -> None:
         self._subject, self._mode = subject, lines
         self._names = ModuleNames(subject)
         self.lines: SourceLines | None = None
         self.calls = ModuleCalls(self._names, None)
+        self._forwards, self._other_calls = Forwards(self.calls, None), OtherCalls()
+        self._is_selective = is_selective
         self.lines_off = "the block has not been entered"
 
     def prepare(self) -> None:
@@ -40,6 +49,49 @@ class Provenance:
         self.lines_off = reason_for_no_lines(self._mode, self._subject)
         self.lines = None if self.lines_off else SourceLines()
         self.calls = ModuleCalls(self._names, self.lines)
+        self._forwards = Forwards(self.calls, self.lines)
+        if self.lines is not None:
+            is_inside, in_function = self.calls.is_inside(), self.lines.functions()
+            self.lines.uses = ForwardUses(user_line, is_inside, in_function, notes_grads=self._is_selective)
+
+    def begin_forward(self, names: Names) -> None:
+        """The block was entered, or a backward call has ended."""
+        if self.lines is not None and self.lines.uses is not None:
+            self.lines.uses.watch(tensor for _, tensor in names.parameters() or ())
+        self._forwards.begin_epoch()
+
+    def note_left_out(self) -> None:
+        """A call that `only=` leaves out has ended."""
+        if self.lines is not None and self.lines.uses is not None:
+            try:
+                self._other_calls.note(self.lines.uses)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward has been made
+                warn(f"it is not known what this backward gave a gradient ({type(error).__name__}: {error})")
+
+    def missing(
+        self, call: EngineCall, numbering: NumberedNodes, leaves: Sequence[Leaf], names: Names, later: set[str]
+    ) -> tuple[MissingGradient, ...]:
+        """The parameters of the subject that a call is about to give no gradient, with the reasons.
+
+        Args:
+            call: of the engine.
+            numbering: its autograd nodes.
+            leaves: of the call.
+            names: of the subject's tensors.
+            later: gets the labels of those to which a call that `only=` leaves out gives a gradient later.
+        """
+        parameters = names.parameters()
+        if parameters is None:
+            return ()
+        hidden = hidden_calls(self._subject, self.lines_off, other_threads=self.calls.has_other_threads)
+        if not hidden and self.lines is not None and self.lines.uses is not None and self.lines.uses.error:
+            hidden = f"operations were not watched to the end ({self.lines.uses.error})"
+        forward = self._forwards.of(numbering)
+        search = MissingSearch(call, names, self._names, forward, hidden)
+        missing = search.missing(leaves, parameters)
+        if self._is_selective:
+            return self._other_calls.read(missing, leaves, parameters, forward, later)
+        return missing
 
     def user_objects(self, leaves: Sequence[Any]) -> UserObjects:
         """What later runs must leave as it is: the subject, the modules that were called, and the leaves."""

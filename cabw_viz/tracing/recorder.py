@@ -45,7 +45,7 @@ class Recorder:
 
     def __init__(self, subject: Any, options: CaptureOptions, sink: CaptureSink) -> None:
         self.names = Names(subject)
-        self.provenance = Provenance(subject, options.lines)
+        self.provenance = Provenance(subject, options.lines, is_selective=options.only is not None)
         self._block = CaptureBlock(options, sink)
         self._eligible = 0
         self._owner = 0
@@ -69,6 +69,7 @@ class Recorder:
         try:
             for change in changes_of_block(self._block.cache.of_block(), self._handle_call, calls, lines):
                 self._changes.enter_context(change)
+            self._begin_forward()
         except BaseException:
             self.uninstall()
             raise
@@ -95,10 +96,21 @@ class Recorder:
             warn(f"this backward was not captured: its call could not be read ({error})")
             return original(*args, **options)
         inner = self._block.inner
-        if inner is None or threading.get_ident() != self._owner:
+        if threading.get_ident() != self._owner:
             return self._enter(call)
-        with inner.inside(call):
+        if inner is not None:
+            with inner.inside(call):
+                return self._enter(call)
+        try:
             return self._enter(call)
+        finally:
+            self._begin_forward()
+
+    def _begin_forward(self) -> None:
+        try:
+            self.provenance.begin_forward(self.names)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's code must go on
+            warn(f"it is not known where the next forward begins ({type(error).__name__}: {error})")
 
     def _enter(self, call: EngineCall) -> Any:
         outer = self._outer_of(call)
@@ -111,7 +123,9 @@ class Recorder:
             reason = self._reason_not_selected(described)
         if reason:
             with self._made_nodes(call):
-                return self._bypass(call, described, reason)
+                result = self._bypass(call, described, reason)
+            self.provenance.note_left_out()
+            return result
         try:
             user_compiler = torch_adapter.user_compiler()
         except CabwError as error:

@@ -18,9 +18,9 @@ import sys
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -29,13 +29,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from cabw_viz import torch_adapter
-from cabw_viz.record.model import SourceLine
 from cabw_viz.record.options import LinesMode
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.runtime.stack_frames import code_owner, source_location
 from cabw_viz.torch_adapter import sequence_number
-
-CodeLine = tuple[CodeType, int]
-"""Code, and a line in it."""
+from cabw_viz.tracing.forward_uses import CodeLine, ForwardUses
 
 _NOT_USER_CODE = tuple(str(Path(file).parent) for file in (__file__, torch_adapter.__file__))
 """Folders of the package whose frames may lie between the user's code and an op."""
@@ -77,6 +75,8 @@ class SourceLines(TorchFunctionMode):
         self._index_of: dict[CodeLine, int] = {}
         self._lines: list[CodeLine] = []
         self._functions = _Functions()
+        self.uses: ForwardUses | None = None
+        """Gets every operation that is seen; None where nothing is to."""
 
     # -- switching on and off --------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class SourceLines(TorchFunctionMode):
         if not self._is_open or threading.get_ident() != self._thread:
             return
         if is_on and not self._region:
-            start, called_at = sequence_number(), _user_line(sys._getframe(2))  # noqa: SLF001  # documented
+            start, called_at = sequence_number(), user_line(sys._getframe(2))  # noqa: SLF001  # documented
             if self.pause():
                 self._region, self._region_start = frame, (start, called_at)
         elif not is_on and frame == self._region:
@@ -141,14 +141,42 @@ class SourceLines(TorchFunctionMode):
         start = sequence_number()
         if start != self._next:
             self._add_function(start)
+        uses = self.uses if not self._depth else None
+        note_detached = uses.before_detach(args) if uses is not None and func is torch.Tensor.detach_ else None
+        frame, line = sys._getframe(1), None  # noqa: SLF001  # documented
         self._depth += 1
         try:
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
         finally:
             self._depth -= 1
             self._next = sequence_number()
             if self._next != start:
-                self._add(start, self._next, _user_line(sys._getframe(1)))  # noqa: SLF001  # documented
+                line = user_line(frame)
+                self._add(start, self._next, line)
+        if note_detached is not None:
+            note_detached(frame)
+        elif uses is not None:
+            self._note_use(func, args, kwargs, result, (start, self._next), line, frame)
+        return result
+
+    def _note_use(self, *operation: Any) -> None:
+        """Note an operation. An error of ours ends that, and the forward goes on."""
+        try:
+            if self.uses is not None and not self.uses.error:
+                self.uses.note(*operation)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's forward must go on
+            assert self.uses is not None
+            self.uses.error = f"{type(error).__name__}: {error}"
+
+    def functions(self) -> Callable[[FrameType | None], bool]:
+        """A function that says whether a frame is in the forward of a custom Function."""
+        return partial(_is_in, self._functions)
+
+    def note_unseen(self) -> None:
+        """Note that nodes were made since the last recorded call, if any were."""
+        number = sequence_number()
+        if self.uses is not None and number != self._next and threading.get_ident() == self._thread:
+            self.uses.note_unseen(self._next, number)
 
     def _add(self, start: int, end: int, called_at: CodeLine | None) -> None:
         if called_at is None or start == end:
@@ -162,6 +190,8 @@ class SourceLines(TorchFunctionMode):
 
     def _add_function(self, number: int) -> None:
         """Record a number taken outside of every call: it belongs to the Function whose forward is running, if any."""
+        if self.uses is not None:
+            self.uses.note_unseen(self._next, number)
         called_at = self._functions.caller(sys._getframe(2))  # noqa: SLF001  # documented
         self._add(number - 1, number, called_at)
 
@@ -208,13 +238,17 @@ class _Functions:
                 self._forwards.add(code)
 
 
+def _is_in(functions: _Functions, frame: FrameType | None) -> bool:
+    return functions.caller(frame) is not None
+
+
 def _frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _user_line(frame: FrameType | None) -> CodeLine | None:
+def user_line(frame: FrameType | None) -> CodeLine | None:
     """The line of the nearest frame of user code, outwards, that is no `__torch_function__`."""
     for each in _frames_outwards(frame):
         if _is_user_code(each.f_code.co_filename) and each.f_code.co_name != "__torch_function__":
@@ -226,6 +260,11 @@ def _user_line(frame: FrameType | None) -> CodeLine | None:
 def _is_user_code(file: str) -> bool:
     """Whether a frame of this file counts as user code. The demo's forward does."""
     return code_owner(file) == "user" or (code_owner(file) == "ours" and not file.startswith(_NOT_USER_CODE))
+
+
+def line_of(called_at: CodeLine | None) -> SourceLine | None:
+    """A line as the record has it."""
+    return None if called_at is None else source_line(called_at[0].co_filename, called_at[1])
 
 
 def source_line(file: str, line: int) -> SourceLine:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import get_args
 
 from cabw_viz.analysis import divergence as divergence_of
+from cabw_viz.analysis import missing as missing_of
 from cabw_viz.analysis import nonfinite as nonfinite_of
 from cabw_viz.analysis import parity, steps
 from cabw_viz.analysis.drawing import call_title, file_and_line, problem_of
@@ -23,6 +24,7 @@ from cabw_viz.record.comparison import Comparison
 from cabw_viz.record.coverage import coverage_text
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.kinds import Outcome
+from cabw_viz.record.missing import MissingGradients
 from cabw_viz.record.model import CaptureRecord, Event
 from cabw_viz.record.nonfinite import NonFiniteSearch
 from cabw_viz.record.options import Level
@@ -30,6 +32,7 @@ from cabw_viz.record.results import NO_RESULTS, CaptureData, Results
 from cabw_viz.record.steps import StepMatrix
 from cabw_viz.record.wording import counted, run_words
 from cabw_viz.views import divergence_table as views_of_divergence
+from cabw_viz.views import missing_table as views_of_missing
 from cabw_viz.views.error_picture import error_picture
 from cabw_viz.views.nonfinite_table import nonfinite_styler
 from cabw_viz.views.outline import outline
@@ -115,6 +118,20 @@ def nonfinite_html(search: NonFiniteSearch) -> str:
         f"<p>{_span(css, f'{mark} {_text(first)}')}</p>",
         f'<div class="cabw-scroll">{table}</div>',
         *(f'<p class="cabw-muted">{_text(text)}</p>' for text in more),
+    )
+
+
+def missing_html(missing: MissingGradients) -> str:
+    """What got no gradient: a sentence for each reason, and the table."""
+    mark, css = ("✗", "alarm") if missing.rows else ("✓", "ok")
+    if missing.parameters is None and not missing.rows:
+        mark, css = "", "muted"
+    table = views_of_missing.missing_styler(missing).to_html() if missing.rows else ""
+    return _fragment(
+        f"<p>{_span(css, f'{mark} {_text(missing_of.summary(missing))}'.strip())}</p>",
+        *(f"<p>{_text(text)}</p>" for text in missing_of.sentences(missing)),
+        f'<div class="cabw-scroll">{table}</div>',
+        *(f'<p class="cabw-muted">{_prose(note)}</p>' for note in missing.notes),
     )
 
 

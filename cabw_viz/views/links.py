@@ -10,7 +10,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from urllib.parse import quote
 
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import SourceLine
+from cabw_viz.record.source_line import SourceLine
 
 EXAMPLE = "vscode://file/{file}:{line}"
 

@@ -11,8 +11,9 @@ import pytest
 from cabw_viz.analysis.module_tree import MAX_DEPTH
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.record.divergence import Difference, Divergence, DivergenceRow, NonFinite, Range
-from cabw_viz.record.model import BackwardCall, Baked, CaptureRecord, Event, LiftedUse, SavedTensor, SourceLine, Touch
+from cabw_viz.record.model import BackwardCall, Baked, CaptureRecord, Event, LiftedUse, SavedTensor, Touch
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.views.inspector import columns, findings, sources
 from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.inspector.page import inspector_page

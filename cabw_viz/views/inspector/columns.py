@@ -18,8 +18,9 @@ from cabw_viz.analysis.folding import Structure
 from cabw_viz.analysis.module_tree import Group, ModuleTree, module_tree
 from cabw_viz.record.coverage import coverage_text
 from cabw_viz.record.kinds import PLUMBING, AutogradKind
-from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode, SourceLine
+from cabw_viz.record.model import AutogradNode, CaptureRecord, GraphNode
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.record.source_line import SourceLine
 from cabw_viz.record.wording import run_words
 from cabw_viz.views.inspector.packing import (
     Column,

@@ -6,7 +6,7 @@ import linecache
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from cabw_viz.record.model import SourceLine
+from cabw_viz.record.source_line import SourceLine
 
 BESIDE = 3
 """Lines shown above and below."""
