@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ UNWRITTEN_VALUE = 1733.0
 """What `FilledMemory` writes: no number that a gradient is likely to consist of; finite, so that 0 times it is 0."""
 
 
+@cache
 def operator_name(operator: Any) -> str:
     """The name of an operator without its namespace and overload: `topk`."""
     return str(operator).split(".")[1] if "." in str(operator) else str(operator)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from cabw_viz import torch_adapter
+from cabw_viz.numerics.chunks import chunks, is_finite, row_chunks
 from cabw_viz.numerics.distance import in_float64
 from cabw_viz.numerics.tolerance import Tolerance, has_digits
 from cabw_viz.record.comparison import Element, GradientComparison
@@ -147,32 +148,61 @@ def _compare_values(
 ) -> GradientComparison:
     shape, dtype, count = tuple(reference.shape), str(reference.dtype), reference.numel()
     is_bitwise = bitwise_equal(reference, candidate)
-    masks = [~torch.isfinite(side) for side in (reference, candidate)]
-    nonfinite = [int(mask.sum()) for mask in masks]
-    if any(nonfinite) and not (is_bitwise or equal_where_not_finite(reference, candidate)):
-        place = first_element(masks[0] | masks[1], reference, candidate)
-        note = f"not finite: {nonfinite[0]} elements of the reference, {nonfinite[1]} of the candidate"
-        return GradientComparison(name, "nonfinite", None, None, shape, dtype, count, 0, note, place)
-    note = f"{counted(nonfinite[0], 'element')} not finite, in the same way on both sides" if any(nonfinite) else ""
-    alike = GradientComparison(name, "bitwise", 0.0, 0.0, shape, dtype, count, note=note, nonfinite=nonfinite[0])
-    if is_bitwise:
-        return alike
-    if any(nonfinite):
-        reference, candidate = zeros_where_not_finite(reference, candidate)
-    expected = in_float64(reference)
-    errors = (in_float64(candidate) - expected).abs()
-    sizes = expected.abs()
-    scale = float(sizes.max())
-    outside = errors > tolerance.rtol * sizes + tolerance.atol * scale + tolerance.floor
-    mismatched = int(outside.sum())
-    largest = float(errors.max())
+    note, nonfinite = "", 0
+    if not (is_finite(reference) and (is_bitwise or is_finite(candidate))):
+        masks = [~torch.isfinite(side) for side in (reference, candidate)]
+        counts = [int(mask.sum()) for mask in masks]
+        nonfinite = counts[0]
+        if not (is_bitwise or equal_where_not_finite(reference, candidate)):
+            place = first_element(masks[0] | masks[1], reference, candidate)
+            note = f"not finite: {counts[0]} elements of the reference, {counts[1]} of the candidate"
+            return GradientComparison(name, "nonfinite", None, None, shape, dtype, count, 0, note, place)
+        note = f"{counted(nonfinite, 'element')} not finite, in the same way on both sides"
+        reference, candidate = (reference, candidate) if is_bitwise else zeros_where_not_finite(reference, candidate)
+    alike = GradientComparison(name, "bitwise", 0.0, 0.0, shape, dtype, count, note=note, nonfinite=nonfinite)
+    return alike if is_bitwise else _with_values(alike, reference, candidate, tolerance)
+
+
+def _with_values(
+    row: GradientComparison, reference: torch.Tensor, candidate: torch.Tensor, tolerance: Tolerance
+) -> GradientComparison:
+    """A row with the differences of values that are finite."""
+    scale = largest_size(reference)
+    mismatched, largest = 0, 0.0
+    for chunk in chunks(reference, candidate):
+        errors, outside = _errors(chunk, tolerance, scale)
+        mismatched += int(torch.count_nonzero(outside))
+        largest = max(largest, float(errors.max()))
     relative = largest / scale if scale else (math.inf if largest else 0.0)
     verdict: Verdict = "mismatch" if mismatched else "within_tolerance"
-    differing = outside if mismatched else errors > 0
-    first = first_element(differing, reference, candidate) if largest else None
-    return replace(
-        alike, verdict=verdict, max_abs_err=largest, max_rel_err=relative, mismatched=mismatched, first=first
-    )
+    first = _first_difference(reference, candidate, tolerance, scale, outside=mismatched > 0) if largest else None
+    return replace(row, verdict=verdict, max_abs_err=largest, max_rel_err=relative, mismatched=mismatched, first=first)
+
+
+def largest_size(tensor: torch.Tensor) -> float:
+    """The largest absolute value of a dense tensor, in float64."""
+    return max((float(in_float64(chunk).abs().max()) for (chunk,) in chunks(tensor) if chunk.numel()), default=0.0)
+
+
+def _errors(pair: tuple[torch.Tensor, ...], tolerance: Tolerance, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """By how much elements differ, and whether that is outside the tolerance, for references as large as `scale`."""
+    expected, actual = map(in_float64, pair)
+    errors = (actual - expected).abs()
+    return errors, errors > tolerance.rtol * expected.abs() + tolerance.atol * scale + tolerance.floor
+
+
+def _first_difference(
+    reference: torch.Tensor, candidate: torch.Tensor, tolerance: Tolerance, scale: float, *, outside: bool
+) -> Element:
+    """The first element that differs, or that is outside the tolerance."""
+    before = 0
+    for chunk in row_chunks(reference, candidate):
+        errors, beyond = _errors(chunk, tolerance, scale)
+        differing = beyond if outside else errors > 0
+        if bool(differing.any()):
+            return _element(before + _first_true(differing), reference, candidate)
+        before += errors.numel()
+    raise ValueError("no element differs")
 
 
 def equal_where_not_finite(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
@@ -193,7 +223,14 @@ def zeros_where_not_finite(*sides: torch.Tensor) -> list[torch.Tensor]:
 
 def first_element(mask: torch.Tensor, reference: torch.Tensor, candidate: torch.Tensor) -> Element:
     """The first element for which a mask is true, in the order of the indices."""
-    flat = int(mask.reshape(-1).to(torch.uint8).argmax())
+    return _element(_first_true(mask), reference, candidate)
+
+
+def _first_true(mask: torch.Tensor) -> int:
+    return int(mask.reshape(-1).to(torch.uint8).argmax())
+
+
+def _element(flat: int, reference: torch.Tensor, candidate: torch.Tensor) -> Element:
     index = tuple(int(position) for position in torch.unravel_index(torch.tensor(flat), reference.shape))
     return Element(index, reference[index].item(), candidate[index].item())
 

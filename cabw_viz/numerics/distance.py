@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from cabw_viz.numerics.chunks import chunks
 from cabw_viz.numerics.constants import SMALLEST_SIZE
 
 
@@ -43,31 +44,49 @@ ZERO = Distance(0.0, 0.0, 0.0)
 
 def distance(value: torch.Tensor, exact: torch.Tensor) -> Distance:
     """How far a dense gradient is from the float64 one of its shape, where both are finite."""
-    exact = exact.reshape(-1)
-    value = value.to(exact.device, exact.dtype).reshape(-1)
-    finite = exact.isfinite() & value.isfinite()
-    difference = value - exact
-    if not bool(finite.all()):
-        exact, difference = exact[finite], difference[finite]
-    if not exact.numel():
-        return ZERO
-    norm = max(float(torch.linalg.vector_norm(exact)), SMALLEST_SIZE)
-    largest = max(float(exact.abs().max()), SMALLEST_SIZE)
-    along = float(torch.vdot(exact, difference).real)
-    return Distance(
-        float(difference.abs().max()) / largest,
-        float(torch.linalg.vector_norm(difference)) / norm,
-        along / (norm * norm),
-    )
+    square = square_of_difference = along = largest = largest_difference = 0.0
+    for exact_chunk, value_chunk in chunks(exact, value):
+        expected = exact_chunk.reshape(-1)
+        difference = value_chunk.reshape(-1).to(expected.device, expected.dtype) - expected
+        products = _products(expected, difference)
+        if not all(map(math.isfinite, products)):
+            finite = expected.isfinite() & difference.isfinite()
+            expected, difference = expected[finite], difference[finite]
+            products = _products(expected, difference)
+        if not expected.numel():
+            continue
+        square, square_of_difference, along = (
+            before + now for before, now in zip((square, square_of_difference, along), products, strict=True)
+        )
+        largest = max(largest, float(expected.abs().max()))
+        largest_difference = max(largest_difference, float(difference.abs_().max()))
+    norm, size = max(math.sqrt(square), SMALLEST_SIZE), max(largest, SMALLEST_SIZE)
+    return Distance(largest_difference / size, math.sqrt(square_of_difference) / norm, along / (norm * norm))
+
+
+def _products(expected: torch.Tensor, difference: torch.Tensor) -> tuple[float, float, float]:
+    """The squares of both norms, and the component of the second along the first."""
+    pairs = (expected, expected), (difference, difference), (expected, difference)
+    square, square_of_difference, along = (float(torch.vdot(*pair).real) for pair in pairs)
+    return square, square_of_difference, along
 
 
 def relative_distance(reference: torch.Tensor, candidate: torch.Tensor) -> float:
     """Norm of the difference by norm of the reference, in float64; infinite for tensors of different shapes."""
     if reference.shape != candidate.shape:
         return math.inf
-    expected, actual = in_float64(reference), in_float64(candidate)
-    norm, difference = (float(torch.linalg.vector_norm(each)) for each in (expected, actual - expected))
+    square = square_of_difference = 0.0
+    for pair in chunks(reference, candidate):
+        expected, actual = map(in_float64, pair)
+        square += _square(expected)
+        square_of_difference += _square(actual - expected)
+    norm, difference = math.sqrt(square), math.sqrt(square_of_difference)
     return difference / norm if norm else (math.inf if difference else 0.0)
+
+
+def _square(tensor: torch.Tensor) -> float:
+    flat = tensor.reshape(-1)
+    return float(torch.vdot(flat, flat).real)
 
 
 def in_float64(tensor: torch.Tensor) -> torch.Tensor:

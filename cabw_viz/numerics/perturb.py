@@ -10,6 +10,7 @@ import torch
 
 from cabw_viz import torch_adapter
 from cabw_viz.numerics.choices import WHOLE, operator_name
+from cabw_viz.numerics.chunks import chunks
 from cabw_viz.numerics.constants import SMALLEST_SIZE
 from cabw_viz.numerics.tolerance import HALF_DTYPES, TOLERANCES, step_of, unit_of
 
@@ -52,8 +53,14 @@ class PerturbedResults(torch_adapter.InfraMode):
         if is_rounded(func) and (not self._only_differentiable or _is_differentiable(inputs)):
             for tensor in torch_adapter.tree_leaves(returned):
                 if type(tensor) is torch.Tensor and tensor.dtype in TOLERANCES and not shares_memory(tensor, inputs):
-                    tensor.copy_(self._rounding(tensor))
+                    with torch_adapter.below_modes():
+                        self._change(tensor)
         return returned
+
+    def _change(self, tensor: torch.Tensor) -> None:
+        is_plain = not (tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+        for (chunk,) in chunks(tensor) if is_plain else ((tensor,),):  # in place, without a temporary of its size
+            chunk.copy_(self._rounding(chunk))
 
 
 def _is_differentiable(inputs: list[torch.Tensor]) -> bool:
@@ -96,6 +103,11 @@ class _Generators:
         return self._generators[device]
 
 
+NUMBERS = 1_048_573
+"""How many random numbers are drawn once and used in turn on the CPU, where drawing one takes longer than all else
+that is done with it. A prime, so that they do not come again in the rows of a matrix."""
+
+
 class UniformRounding:
     """Factors within half a unit of 1, in float64: rounding to a precision coarser than that of the run.
 
@@ -107,14 +119,33 @@ class UniformRounding:
 
     def __init__(self, unit: float, seed: int = 0, scale: float = 1.0) -> None:
         self._unit, self._generators = unit * scale, _Generators(seed)
+        self._numbers = torch.empty(0, dtype=torch.float64)
+        self._next = 0
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Draw other values for a tensor."""
         return tensor * (1 + (self._uniform(tensor) - 0.5) * self._unit)
 
     def _uniform(self, tensor: torch.Tensor) -> torch.Tensor:
-        device = tensor.device
-        return torch.rand(tensor.shape, dtype=torch.float64, device=device, generator=self._generators[device])
+        """Numbers from 0 to 1 in float64, in the shape of a tensor."""
+        device, count = tensor.device, tensor.numel()
+        if device.type != "cpu" or count > NUMBERS:
+            return torch.rand(tensor.shape, dtype=torch.float64, device=device, generator=self._generators[device])
+        self._draw_further(count)
+        first = self._next
+        self._next = (first + count) % NUMBERS
+        numbers = self._numbers[first : first + count]
+        if len(numbers) < count:
+            numbers = torch.cat((numbers, self._numbers[: count - len(numbers)]))
+        return numbers.reshape(tensor.shape)
+
+    def _draw_further(self, count: int) -> None:
+        """Draw as many more numbers as are needed, as long as there are not all."""
+        wanted = min(NUMBERS, self._next + count)
+        if wanted > len(self._numbers):
+            size = min(NUMBERS, max(wanted, 2 * len(self._numbers))) - len(self._numbers)
+            generator = self._generators[self._numbers.device]
+            self._numbers = torch.cat((self._numbers, torch.rand(size, dtype=torch.float64, generator=generator)))
 
 
 class SteppedRounding(UniformRounding):

@@ -55,7 +55,7 @@ class GradientCollector(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call; the class lists the calls that are treated apart."""
         if target is torch_adapter.call_accumulate_grad:
-            return self._collect(self._kept(torch_adapter.accumulated_gradient(args)))
+            return self._accumulate(torch_adapter.accumulated_gradient(args))
         if target is torch.add and self._is_sum():
             return sum_of_gradients(*args)
         draw = draw_of(target)
@@ -106,6 +106,9 @@ class GradientCollector(torch.fx.Interpreter):
     def _is_sum(self) -> bool:
         return self.current is not None and self.rows[self.current.name].kind == "gradient_sum"
 
+    def _accumulate(self, gradient: Any) -> Any:
+        return self._collect(self._kept(gradient))
+
     def _kept(self, gradient: Any) -> Any:
         """What accumulation keeps of a gradient: no later write to the gradient changes it."""
         copies = self.current is not None and self.current.name in self._copied
@@ -121,6 +124,30 @@ class GradientCollector(torch.fx.Interpreter):
         if number is not None:
             self.collected[number] = gradient
         return gradient
+
+
+class VisitingCollector(GradientCollector):
+    """Hands each gradient on when it is accumulated, and does not keep it.
+
+    Args:
+        graph: the graph.
+        visit: gets a leaf's index in the record, and its gradient, where no mode and no profiler sees what it does.
+    """
+
+    def __init__(self, graph: PlacedGraph, visit: Callable[[int, torch.Tensor], None]) -> None:
+        super().__init__(graph)
+        self._visit = visit
+        leaves = enumerate(self.record.leaves)
+        self._leaves = {leaf.autograd_node: i for i, leaf in leaves if leaf.output is None}
+
+    def _accumulate(self, gradient: Any) -> Any:
+        number = self.rows[self.current.name].autograd_node if self.current is not None else None
+        if number is None or number not in self._leaves or not isinstance(gradient, torch.Tensor):
+            return super()._accumulate(gradient)
+        self.collected.pop(number, None)
+        with torch_adapter.unseen_operators():
+            self._visit(self._leaves[number], gradient.detach())
+        return None
 
 
 def leaf_gradients(record: CaptureRecord, collected: dict[int, Any], returned: Sequence[Any]) -> dict[int, Any]:

@@ -10,7 +10,7 @@ final_rows ── where anything is in question, or the user asked for it: Judge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -166,13 +166,10 @@ class Judgement:
 
     def _measure_noise(self) -> None:
         """Measure noise by ever further runs, as long as a verdict depends on it."""
-        in_question = [row for row in self.rows.values() if _has_distance(row) and row.verdict != "bitwise"]
-        if not any(row.verdict == "mismatch" or self._precision.half for row in in_question):
-            return
         computed = "TF32" if self._precision.tf32[0] else str(self._precision.reference).removeprefix("torch.")
         stages = (
             (
-                self._runs.measure_results,
+                lambda: self._settle_by(self._runs.measurements_of_results()),
                 f"what is noise was judged by further such runs, with each result changed as {computed} rounds",
             ),
             (self._runs.measure_inputs, "and by two in which the inputs of the graph were changed likewise"),
@@ -181,22 +178,39 @@ class Judgement:
                 f"and by the spread of {KERNEL_RUNS} runs on the kernels of each side, with results changed likewise",
             ),
         )
+        self._apply_noise()  # no run shows less than the least that rounding does
         for stage, note in stages:
+            if not self._runs.in_question:
+                return
             if self._run(stage):
                 self.notes.append(note)
             self._apply_noise()
             if not self._open:
                 return
 
+    def _settle_by(self, measurements: Iterable[None]) -> None:
+        """Measure noise by one kind of change after another, as long as a verdict depends on it."""
+        for _ in measurements:
+            self._apply_noise()
+            if not self._runs.in_question:
+                return
+
     def _apply_noise(self) -> None:
-        """The verdicts that the noise leads to, as far as it is known."""
+        """The verdicts that the noise leads to, as far as it is known; more noise changes none but a mismatch."""
+        undecided: set[int] = set()
         for index, errors in self._errors.items():
             row, noise = self._initial[index], self._runs.noise.get(index)
-            if noise is not None and row.verdict != "bitwise" and self.rows[index].verdict != "not_reproducible":
-                judged = errors.row_with_verdict(row, noise, self._precision)
-                if judged.verdict == "mismatch" and self._is_rounded_inside(index):
-                    judged = replace(row, verdict="within_noise") if row.verdict == "mismatch" else row
+            is_judged = row.verdict == "mismatch" or (row.verdict != "bitwise" and self._precision.half)
+            if not is_judged or self.rows[index].verdict == "not_reproducible":
+                continue
+            judged = errors.row_with_verdict(row, noise or Noise(), self._precision)
+            if judged.verdict == "mismatch" and self._is_rounded_inside(index):
+                judged = replace(row, verdict="within_noise") if row.verdict == "mismatch" else row
+            if judged.verdict == "mismatch":
+                undecided.add(index)
+            if judged.verdict != "mismatch" or noise is not None:
                 self.rows[index] = self._with_errors(judged, index)
+        self._runs.in_question = undecided
 
     def _is_rounded_inside(self, index: int) -> bool:
         """Whether rounding inside of operators explains a small difference."""
@@ -234,13 +248,19 @@ class Judgement:
 
     def _check_repetition(self) -> None:
         """Find the gradients that are not the same in two runs of the graph."""
-        for index, apart in self._runs.repeated().items():
+        differing = {
+            index: apart
+            for index, apart in self._runs.repeated().items()
+            if apart.largest > FULL_LIMITS.largest * FLOAT64_UNIT
+        }
+        self._runs.measure_unmeasured(differing)
+        for index, apart in differing.items():
             known = self._runs.noise.get(index, Noise()).reference.largest / self._precision.unit
             if apart.largest > FULL_LIMITS.largest * FLOAT64_UNIT * max(1.0, known):
                 self._mark_not_reproducible(index, f"two float64 runs of this graph differ {_by(apart.largest)}")
-        if self._target != AS_CAPTURED or not self._runs.captured:
+        if self._target != AS_CAPTURED:
             return
-        for index in self._open:
+        for index in set(self._open) & self._runs.captured.keys():
             again, graph = self._runs.captured[index], plain(self._pairs.graph[index].value)
             if index not in self._errors or torch.equal(again, graph):
                 continue
@@ -288,7 +308,7 @@ class Judgement:
         self._judge_by(large, "rounding may turn over what a kernel chooses inside, or cancel what it computes")
 
     def _judge_by_own_choices(self, own: Choices, note: str) -> None:
-        exact = self._runs.with_choices(own, self._target)
+        exact = self._runs.with_choices(own, self._target, {*self._open, *self._one_sided})
         for index in self._open:
             if index not in self._errors or index not in exact:
                 continue

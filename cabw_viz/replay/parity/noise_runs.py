@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from cabw_viz.numerics.choices import Choices, FilledMemory, HeldChoices, Place, RecordedChoices
+from cabw_viz.numerics.chunks import is_finite
 from cabw_viz.numerics.compare import on_comparable_device, plain
 from cabw_viz.numerics.constants import (
     INPUT_RUNS,
@@ -27,7 +28,7 @@ from cabw_viz.numerics.noise import Noise, is_bounded, proportional_noise
 from cabw_viz.numerics.perturb import PerturbedResults, Rounding, RoundingTo, SteppedRounding, UniformRounding
 from cabw_viz.numerics.precision import Precision
 from cabw_viz.numerics.tolerance import has_digits, unit_of
-from cabw_viz.replay.interpreter import GradientCollector
+from cabw_viz.replay.interpreter import VisitingCollector
 from cabw_viz.replay.parity.gradient_pairs import GradientPairs, with_previous_grad
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target, resolve_target
@@ -44,13 +45,15 @@ class NoiseRuns:
     """Runs of a captured graph in float64 and on the kernels in question, and what they show.
 
     run_exact                in float64: what both sides are measured against
-    ├─ measure_results       results of operators changed at random, all choices held
+    ├─ measurements_of_results  results of operators changed at random, all choices held
     ├─ measure_inputs        the graph's inputs too: what operators round inside
     ├─ measure_kernels       the kernels of each side, results changed
     ├─ measure_kernels_free  the same with the inputs changed
     ├─ measure_free          results changed, choices made anew
     ├─ repeated              the same again
     └─ choices_at            what operators choose at a target
+
+    Of the runs behind the first, the gradients in question alone are looked at, each as it is made and not kept.
 
     Args:
         replay: the graph, at the parity's target.
@@ -60,6 +63,8 @@ class NoiseRuns:
 
     def __init__(self, replay: Replay, pairs: GradientPairs, precision: Precision) -> None:
         self._replay, self._pairs, self._precision = replay, pairs, precision
+        self.in_question: Collection[int] = frozenset(pairs.leaves)
+        """The leaves of which rounding is measured."""
         self.exact: Gradients = {}
         self.noise: dict[int, Noise] = {}
         """What rounding does in proportion to its size, with all choices held."""
@@ -69,8 +74,10 @@ class NoiseRuns:
         """What rounding does at all."""
         self.jumps: set[int] = set()
         """Leaves that change out of proportion, though the choices are held: a kernel compares inside."""
-        self.choices: Choices = {}
-        """Of the float64 run: its own, or those that are held in it."""
+        self._choices: Choices | None = None
+        """Of the float64 run; None as long as they were not noted."""
+        self._rounded_to: dict[int, Distance] = {}
+        """What rounding to the dtype of a coarser candidate does."""
         self.captured: Gradients = {}
         """Run again as captured; empty until `measure_kernels`."""
         self._fused_dtype: torch.dtype | None = None
@@ -89,24 +96,34 @@ class NoiseRuns:
             CabwError: the graph cannot run in float64.
         """
         if held is None:
-            self.exact, self.choices = self._recorded(self._target)
+            if self._target == self._replay.target:
+                self.exact = {index: self._side(index, each.value) for index, each in self._pairs.graph.items()}
+            else:
+                self.exact, self._choices = self._recorded(self._target)
             return
-        self.choices, self._fused_dtype = held, self._precision.reference
-        self.noise, self.inside, self.free, self.jumps = {}, {}, {}, set()
+        self._choices, self._fused_dtype = held, self._precision.reference
+        self.noise, self.inside, self.free, self.jumps, self._rounded_to = {}, {}, {}, set(), {}
         self.exact = self._run(self._graph(self._target), self._held)
+
+    @property
+    def choices(self) -> Choices:
+        """Of the float64 run: its own, or those that are held in it."""
+        if self._choices is None:
+            self._choices = self._recorded(self._target, ())[1]
+        return self._choices
 
     def use_captured_kernels(self) -> None:
         """Take a run on the kernels of the capture for the float64 run, where there is none."""
-        self.captured, self.choices = self._recorded(AS_CAPTURED)
+        self.captured, self._choices = self._recorded(AS_CAPTURED)
         self.exact = {
             index: value.to(torch.complex128 if value.is_complex() else torch.float64)
             for index, value in self.captured.items()
         }
 
-    def with_choices(self, held: Choices, target: Target) -> Gradients:
-        """The float64 run with the choices that were made at a target."""
+    def with_choices(self, held: Choices, target: Target, leaves: Collection[int]) -> Gradients:
+        """Gradients of the float64 run with the choices that were made at a target."""
         dtype = None if target.dtype is torch.float64 else target.dtype or self._precision.reference
-        return self._run(self._graph(self._target), partial(HeldChoices, choices=held, dtype=dtype))
+        return self._run(self._graph(self._target), partial(HeldChoices, choices=held, dtype=dtype), leaves=leaves)
 
     def repeated(self) -> dict[int, Distance]:
         """How far a second float64 run is from the first, where they differ in any bit.
@@ -114,23 +131,40 @@ class NoiseRuns:
         Memory that operators hand out unwritten holds something else in it.
         """
         held = () if self._fused_dtype is None else (self._held,)
-        again = self._run(self._graph(self._target), lambda _: FilledMemory(), *held)
-        return {
-            index: distance(value, self.exact[index]) if bool(value.isfinite().all()) else _INFINITE
-            for index, value in again.items()
-            if index in self.exact and not _equal(value, self.exact[index])
-        }
+        distances: dict[int, Distance] = {}
 
-    def measure_results(self) -> None:
-        """Measure what rounding the results of operators does to the float64 run."""
+        def compare(index: int, value: torch.Tensor) -> None:
+            if not _equal(value, self.exact[index]):
+                distances[index] = distance(value, self.exact[index]) if is_finite(value) else _INFINITE
+
+        self._visit(self._graph(self._target), self.exact, compare, lambda _: FilledMemory(), *held)
+        return distances
+
+    def measurements_of_results(self) -> Iterator[None]:
+        """Measure what rounding the results of operators does to the float64 run, by one kind of change after another.
+
+        What is noise by fewer kinds of changes is noise by all.
+        """
         self._measure_proportional()
-        dtype, unit = self._precision.reference, self._unit
-        steps = SteppedRounding(dtype, unit, seed=1)
-        self._add_run(self._perturbed(steps))
-        if steps.has_rounded:
-            self._add_run(self._perturbed(SteppedRounding(dtype, unit, seed=2, random=True)))
+        yield
         if self._precision.coarser > 1:
             self._measure_rounding_to(self._precision.candidate)
+            yield
+        dtype, unit = self._precision.reference, self._unit
+        steps = SteppedRounding(dtype, unit, seed=1)
+        self._add_run(steps)
+        self._add_rounded_to()
+        yield
+        if steps.has_rounded:
+            self._add_run(SteppedRounding(dtype, unit, seed=2, random=True))
+            self._add_rounded_to()
+            yield
+
+    def measure_unmeasured(self, leaves: Iterable[int]) -> None:
+        """Measure what changed results do to those of some leaves that were decided without."""
+        self.in_question = [index for index in leaves if index not in self.noise]
+        if self.in_question:
+            self._measure_proportional()
 
     def measure_inputs(self) -> None:
         """Measure what it does to the float64 run that its inputs are rounded otherwise, as an operator may do inside.
@@ -143,7 +177,7 @@ class NoiseRuns:
         for seed in range(INPUT_RUNS):
             rounding = UniformRounding(unit, seed)
             graph = _with_inputs(self._graph(self._target), rounding, least=2)
-            for index, error in self._distances(self._run(graph, *self._perturbed(rounding))).items():
+            for index, error in self._distances(graph, *self._perturbed(rounding)).items():
                 noise = error.divided_by(1 / scale).with_direction(INSIDE_DIRECTION)
                 self._maximum(self.inside, index, Noise(noise, noise.divided_by(share)))
 
@@ -151,7 +185,7 @@ class NoiseRuns:
         """Measure what rounding does where it may turn choices over."""
         for seed in range(2):
             rounding = UniformRounding(self._unit, seed)
-            self._add(self.free, self._run(self._graph(self._target), _perturbing(rounding)))
+            self._add(self.free, self._distances(self._graph(self._target), _perturbing(rounding)))
 
     @property
     def _unit(self) -> float:
@@ -169,9 +203,7 @@ class NoiseRuns:
     def _measure_proportional(self) -> None:
         """Two runs with the same change, one of them much smaller: what is in proportion is noise."""
         large, small = (
-            self._distances(
-                self._run(self._graph(self._target), *self._perturbed(UniformRounding(self._unit, 0, scale)))
-            )
+            self._distances(self._graph(self._target), *self._perturbed(UniformRounding(self._unit, 0, scale)))
             for scale in (1.0, SMALLER_PERTURBATION)
         )
         for index, error in large.items():
@@ -186,29 +218,41 @@ class NoiseRuns:
         """Measure what it does to the float64 run that a coarser candidate rounds inputs and results to its dtype."""
         rounding, coarser = RoundingTo(dtype), self._precision.coarser
         graph = _with_inputs(self._graph(self._target), rounding)
-        for index, error in self._distances(self._run(graph, *self._perturbed(rounding))).items():
+        self._rounded_to |= self._distances(graph, *self._perturbed(rounding))
+        for index, error in self._rounded_to.items():
+            self._maximum(self.free, index, Noise(candidate=error.divided_by(coarser)))
+        self._add_rounded_to()
+
+    def _add_rounded_to(self) -> None:
+        """Take that for noise as far as it is in proportion to the noise that is known so far."""
+        coarser = self._precision.coarser
+        for index, error in self._rounded_to.items():
             known = self.noise[index].candidate.mean_square * coarser if index in self.noise else 0.0
-            noise = Noise(candidate=error.divided_by(coarser))
             if is_bounded(error, self._precision, known, self.exact[index]):
-                self._maximum(self.noise, index, noise)
-            self._maximum(self.free, index, noise)
+                self._maximum(self.noise, index, Noise(candidate=error.divided_by(coarser)))
 
     def _perturbed(self, rounding: Rounding) -> tuple[Mode, ...]:
         return _perturbing(rounding), self._held
 
-    def _add_run(self, modes: Iterable[Mode]) -> None:
-        gradients = self._run(self._graph(self._target), *modes)
-        self._add(self.free, gradients)
-        self._add(self.noise, {i: value for i, value in gradients.items() if i not in self.jumps})
+    def _add_run(self, rounding: Rounding) -> None:
+        distances = self._distances(self._graph(self._target), *self._perturbed(rounding))
+        self._add(self.free, distances)
+        self._add(self.noise, {index: error for index, error in distances.items() if index not in self.jumps})
 
-    def _add(self, noise: dict[int, Noise], gradients: Gradients) -> None:
-        for index, error in self._distances(gradients).items():
+    def _add(self, noise: dict[int, Noise], distances: dict[int, Distance]) -> None:
+        for index, error in distances.items():
             scaled = error.divided_by(1 / self._scale)
             self._maximum(noise, index, Noise(scaled, scaled))
 
-    def _distances(self, gradients: Gradients) -> dict[int, Distance]:
-        """How far the gradients of a run are from those of the float64 run."""
-        return {i: distance(value, self.exact[i]) for i, value in gradients.items() if i in self.exact}
+    def _distances(self, graph: PlacedGraph, *modes: Mode) -> dict[int, Distance]:
+        """How far the gradients in question are from those of the float64 run, in a run in these modes."""
+        distances: dict[int, Distance] = {}
+
+        def measure(index: int, value: torch.Tensor) -> None:
+            distances[index] = distance(value, self.exact[index])
+
+        self._visit(graph, self.exact.keys() & set(self.in_question), measure, *modes)
+        return distances
 
     @staticmethod
     def _maximum(noise: dict[int, Noise], index: int, other: Noise) -> None:
@@ -218,7 +262,7 @@ class NoiseRuns:
 
     def choices_at(self, target: Target) -> Choices:
         """What operators choose at a target."""
-        return self._recorded(target)[1]
+        return self._recorded(target, ())[1]
 
     def measure_kernels(self) -> None:
         """Measure how far perturbed runs on the reference's and the candidate's own kernels spread."""
@@ -246,18 +290,21 @@ class NoiseRuns:
 
     def _spread(self, target: Target, unit: float, *, inputs: bool) -> tuple[Gradients, dict[int, Distance]]:
         """A run at a target, and how far perturbed ones are from it, in units of the float64 gradient."""
-        base, choices = self._recorded(target)
+        wanted = self.exact.keys() & set(self.in_question)
+        base, choices = self._recorded(target, wanted)
         held = partial(HeldChoices, choices=choices)
         spread: dict[int, Distance] = {}
+
+        def measure(index: int, gradient: torch.Tensor) -> None:
+            exact = self.exact[index]
+            if gradient.shape == exact.shape:
+                apart = difference_as_distance(gradient, base[index], exact)
+                spread[index] = spread.get(index, ZERO).maximum(apart)
+
         for seed in range(KERNEL_RUNS):
             rounding = UniformRounding(unit, seed)
             graph = _with_inputs(self._graph(target), rounding) if inputs else self._graph(target)
-            gradients = self._run(graph, _perturbing(rounding), held)
-            for index, gradient in gradients.items():
-                exact = self.exact.get(index)
-                if exact is not None and gradient.shape == exact.shape:
-                    apart = difference_as_distance(gradient, base[index], exact)
-                    spread[index] = spread.get(index, ZERO).maximum(apart)
+            self._visit(graph, wanted, measure, _perturbing(rounding), held)
         return base, spread
 
     # ------------------------------------------------------------------------------------------------------ one run
@@ -265,19 +312,45 @@ class NoiseRuns:
     def _graph(self, target: Target) -> PlacedGraph:
         return self._replay.at(target).graph
 
-    def _recorded(self, target: Target) -> tuple[Gradients, Choices]:
+    def _recorded(self, target: Target, leaves: Collection[int] | None = None) -> tuple[Gradients, Choices]:
+        """The gradients of some leaves, or all, and what operators chose."""
         modes: list[RecordedChoices] = []
 
         def recorded(place: Place) -> RecordedChoices:
             modes.append(RecordedChoices(place))
             return modes[-1]
 
-        gradients = self._run(self._graph(target), recorded)
+        gradients = self._run(self._graph(target), recorded, leaves=leaves)
         return gradients, modes[0].choices
 
-    def _run(self, graph: PlacedGraph, *modes: Mode) -> Gradients:
-        """The graph run once in these modes, the last of which sees an operator first."""
-        collector = GradientCollector(graph)
+    def _run(self, graph: PlacedGraph, *modes: Mode, leaves: Collection[int] | None = None) -> Gradients:
+        """The gradients of some leaves, or all, in a run in these modes."""
+        gradients: Gradients = {}
+        self._visit(graph, leaves, gradients.__setitem__, *modes)
+        return gradients
+
+    def _visit(
+        self,
+        graph: PlacedGraph,
+        leaves: Collection[int] | None,
+        visit: Callable[[int, torch.Tensor], None],
+        *modes: Mode,
+    ) -> None:
+        """Run the graph once in these modes, the last of which sees an operator first.
+
+        Args:
+            graph: the graph.
+            leaves: those that are visited; None for all.
+            visit: gets each leaf with its gradient, which it is the only one to hold.
+            modes: of the run.
+        """
+
+        def visit_leaf(index: int, gradient: torch.Tensor) -> None:
+            if leaves is None or index in leaves:
+                with torch.no_grad():
+                    visit(index, self._side(index, gradient))
+
+        collector = VisitingCollector(graph, visit_leaf)
 
         def place() -> str:
             return "" if collector.current is None else collector.current.name
@@ -287,10 +360,13 @@ class NoiseRuns:
             perturbed = next((mode for mode in entered if isinstance(mode, PerturbedResults)), None)
             if perturbed is not None:  # what was saved is an input of both sides, unpacked as it was saved
                 collector.while_unpacking = perturbed.paused
-            gradients = self._replay.run(collector)
-        captured = self._pairs.captured
-        sides = {index: with_previous_grad(captured, index, value) for index, value in gradients.items()}
-        return {index: plain(on_comparable_device(side).value) for index, side in sides.items()}
+            rest = self._replay.run(collector)
+        for index, gradient in rest.items():
+            visit_leaf(index, gradient)
+
+    def _side(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of a leaf in the form in which it is compared."""
+        return plain(on_comparable_device(with_previous_grad(self._pairs.captured, index, gradient)).value)
 
 
 SINGLE_UNIT = unit_of(torch.float32)
