@@ -140,20 +140,21 @@ def _has_row(step: Step, findings: Findings) -> bool:
 
 def _with_bare_nodes(record: CaptureRecord, sites: GradientSites) -> list[Step]:
     """The steps in their order, with each autograd node that makes nothing inserted by its number."""
-    own = [step for step in sites.steps if step.kind not in BETWEEN]
-    known = {step.number for step in own}
+    own = [(step.number, place) for place, step in enumerate(sites.steps) if step.kind not in BETWEEN]
+    numbers, known = [number for number, _ in own], {number for number, _ in own}
     inputs: dict[int, list[str]] = {}
     for name, (side, number, _) in sites.names.items():
         if side == "inputs":
             inputs.setdefault(number, []).append(name)
-    steps = list(sites.steps)
+    bare: dict[int, list[Step]] = {}
     for node in record.autograd_nodes:
         if node.number not in known:
-            at = bisect.bisect([step.number for step in own], node.number)
-            after = steps.index(own[at - 1]) + 1 if at else 0
-            bare = Step(node.kind, node.number, tuple(inputs.get(node.number, ())), ())
-            steps.insert(after, bare)
-            own.insert(at, bare)
+            before = bisect.bisect(numbers, node.number)
+            step = Step(node.kind, node.number, tuple(inputs.get(node.number, ())), ())
+            bare.setdefault(own[before - 1][1] if before else -1, []).append(step)
+    steps = bare.get(-1, [])
+    for place, step in enumerate(sites.steps):
+        steps += (step, *bare.get(place, ()))
     return steps
 
 
