@@ -19,7 +19,7 @@ from cabw_viz.numerics.noise import proportional_noise
 from cabw_viz.numerics.perturb import LastBitRounding, PerturbedResults, SteppedRounding, UniformRounding
 from cabw_viz.numerics.precision import Precision, precision_of_sides
 from cabw_viz.replay import interpreter
-from cabw_viz.replay.parity import noise_runs
+from cabw_viz.replay.parity import graph_runs, noise_runs
 from cabw_viz.replay.replay import Replay
 from tests.captures import capture_of, faulty_once
 from tests.faults import planted
@@ -396,7 +396,7 @@ def test_an_input_without_memory_stays_as_it_is():
     freed.untyped_storage().resize_(0)
     placed = replay.graph
     with_freed = replace(placed, arguments=replace(placed.arguments, inputs=[freed, torch.ones(3)]))
-    inputs = noise_runs._with_inputs(with_freed, lambda value: value * 2).arguments.inputs
+    inputs = graph_runs.with_inputs(with_freed, lambda value: value * 2).arguments.inputs
     assert inputs[0] is freed
     assert inputs[1].tolist() == [2.0, 2.0, 2.0]
 

@@ -105,13 +105,21 @@ class HeldChoices(_ChoosingMode):
 
     Args:
         place: the graph node that runs.
-        choices: of the earlier run.
+        choices: of the earlier run; None where they are not known.
         dtype: that in which `FUSED_CHOICES` are made; None for that of the run.
+        missing: gets the names of operators that choose while the choices are not known.
     """
 
-    def __init__(self, place: Place, choices: Choices, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        choices: Choices | None,
+        dtype: torch.dtype | None = None,
+        missing: set[str] | None = None,
+    ) -> None:
         super().__init__(place)
-        self._choices, self._dtype = choices, dtype
+        self._choices, self._dtype = choices or {}, dtype
+        self._missing = missing if choices is None else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -124,6 +132,8 @@ class HeldChoices(_ChoosingMode):
         returned = torch_adapter.call_below_autograd(func, args, kwargs)
         with torch_adapter.below_modes():
             chosen = chosen_tensors(func, args, kwargs, returned)
+            if chosen and self._missing is not None:
+                self._missing.add(operator_name(func))
             earlier = self._choices.get(self._key(func), []) if chosen else []
             for value, held in zip(chosen, earlier, strict=False):
                 if value.shape == held.shape:

@@ -59,7 +59,7 @@ def distance(value: torch.Tensor, exact: torch.Tensor) -> Distance:
             before + now for before, now in zip((square, square_of_difference, along), products, strict=True)
         )
         largest = max(largest, float(expected.abs().max()))
-        largest_difference = max(largest_difference, float(difference.abs_().max()))
+        largest_difference = max(largest_difference, float(difference.abs().max()))
     norm, size = max(math.sqrt(square), SMALLEST_SIZE), max(largest, SMALLEST_SIZE)
     return Distance(largest_difference / size, math.sqrt(square_of_difference) / norm, along / (norm * norm))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -129,24 +129,41 @@ class GradientCollector(torch.fx.Interpreter):
 class VisitingCollector(GradientCollector):
     """Hands each gradient on when it is accumulated, and does not keep it.
 
+    What stands behind the last gradient that is wanted does not run.
+
     Args:
         graph: the graph.
         visit: gets a leaf's index in the record, and its gradient, where no mode and no profiler sees what it does.
+        leaves: those that are wanted; None for all, and to the end of the graph.
     """
 
-    def __init__(self, graph: PlacedGraph, visit: Callable[[int, torch.Tensor], None]) -> None:
+    def __init__(
+        self, graph: PlacedGraph, visit: Callable[[int, torch.Tensor], None], leaves: Collection[int] | None = None
+    ) -> None:
         super().__init__(graph)
         self._visit = visit
-        leaves = enumerate(self.record.leaves)
-        self._leaves = {leaf.autograd_node: i for i, leaf in leaves if leaf.output is None}
+        self._waiting = None if leaves is None else set(leaves)
+        every = enumerate(self.record.leaves)
+        self._leaves = {leaf.autograd_node: i for i, leaf in every if leaf.output is None}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run one graph node, unless all that is wanted is there."""
+        if self._waiting is None or self._waiting:
+            return super().run_node(n)
+        returned = n.args[0] if n.op == "output" else None
+        return [None for _ in returned] if isinstance(returned, list | tuple) else None
 
     def _accumulate(self, gradient: Any) -> Any:
         number = self.rows[self.current.name].autograd_node if self.current is not None else None
         if number is None or number not in self._leaves or not isinstance(gradient, torch.Tensor):
             return super()._accumulate(gradient)
         self.collected.pop(number, None)
-        with torch_adapter.unseen_operators():
-            self._visit(self._leaves[number], gradient.detach())
+        leaf = self._leaves[number]
+        if self._waiting is None or leaf in self._waiting:
+            with torch_adapter.unseen_operators():
+                self._visit(leaf, gradient.detach())
+        if self._waiting is not None:
+            self._waiting.discard(leaf)
         return None
 
 

@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 
-from cabw_viz.numerics.choices import Choices, FilledMemory, HeldChoices, Place, RecordedChoices
-from cabw_viz.numerics.chunks import is_finite
-from cabw_viz.numerics.compare import on_comparable_device, plain
+from cabw_viz.numerics.choices import Choices, FilledMemory, HeldChoices
+from cabw_viz.numerics.chunks import chunks, is_finite
 from cabw_viz.numerics.constants import (
     INPUT_RUNS,
     INSIDE_DIRECTION,
@@ -25,23 +21,17 @@ from cabw_viz.numerics.constants import (
 )
 from cabw_viz.numerics.distance import ZERO, Distance, distance
 from cabw_viz.numerics.noise import Noise, is_bounded, proportional_noise
-from cabw_viz.numerics.perturb import PerturbedResults, Rounding, RoundingTo, SteppedRounding, UniformRounding
+from cabw_viz.numerics.perturb import Rounding, RoundingTo, SteppedRounding, UniformRounding
 from cabw_viz.numerics.precision import Precision
-from cabw_viz.numerics.tolerance import has_digits, unit_of
-from cabw_viz.replay.interpreter import VisitingCollector
-from cabw_viz.replay.parity.gradient_pairs import GradientPairs, with_previous_grad
+from cabw_viz.numerics.tolerance import unit_of
+from cabw_viz.replay.parity.gradient_pairs import GradientPairs
+from cabw_viz.replay.parity.graph_runs import Gradients, GraphRuns, Mode, perturbing, with_inputs
 from cabw_viz.replay.placement.placed_graph import PlacedGraph
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target, resolve_target
 from cabw_viz.replay.replay import Replay
 
-Mode = Callable[[Place], AbstractContextManager[Any]]
-"""A context for one run, made for the function that says where the run is."""
 
-Gradients = dict[int, torch.Tensor]
-"""Dense gradients by leaf."""
-
-
-class NoiseRuns:
+class NoiseRuns(GraphRuns):
     """Runs of a captured graph in float64 and on the kernels in question, and what they show.
 
     run_exact                in float64: what both sides are measured against
@@ -62,7 +52,8 @@ class NoiseRuns:
     """
 
     def __init__(self, replay: Replay, pairs: GradientPairs, precision: Precision) -> None:
-        self._replay, self._pairs, self._precision = replay, pairs, precision
+        super().__init__(replay, pairs.captured)
+        self._pairs, self._precision = pairs, precision
         self.in_question: Collection[int] = frozenset(pairs.leaves)
         """The leaves of which rounding is measured."""
         self.exact: Gradients = {}
@@ -76,6 +67,8 @@ class NoiseRuns:
         """Leaves that change out of proportion, though the choices are held: a kernel compares inside."""
         self._choices: Choices | None = None
         """Of the float64 run; None as long as they were not noted."""
+        self._missing: set[str] = set()
+        """Operators that chose where nothing was known of it."""
         self._rounded_to: dict[int, Distance] = {}
         """What rounding to the dtype of a coarser candidate does."""
         self.captured: Gradients = {}
@@ -99,7 +92,7 @@ class NoiseRuns:
             if self._target == self._replay.target:
                 self.exact = {index: self._side(index, each.value) for index, each in self._pairs.graph.items()}
             else:
-                self.exact, self._choices = self._recorded(self._target)
+                self.exact, self._choices = self._recorded(self._target, self._pairs.leaves)
             return
         self._choices, self._fused_dtype = held, self._precision.reference
         self.noise, self.inside, self.free, self.jumps, self._rounded_to = {}, {}, {}, set(), {}
@@ -109,12 +102,12 @@ class NoiseRuns:
     def choices(self) -> Choices:
         """Of the float64 run: its own, or those that are held in it."""
         if self._choices is None:
-            self._choices = self._recorded(self._target, ())[1]
+            self._choices = self._recorded(self._target)[1]
         return self._choices
 
     def use_captured_kernels(self) -> None:
         """Take a run on the kernels of the capture for the float64 run, where there is none."""
-        self.captured, self._choices = self._recorded(AS_CAPTURED)
+        self.captured, self._choices = self._recorded(AS_CAPTURED, self._pairs.leaves)
         self.exact = {
             index: value.to(torch.complex128 if value.is_complex() else torch.float64)
             for index, value in self.captured.items()
@@ -176,7 +169,7 @@ class NoiseRuns:
         share = max(1.0, self._precision.coarser * self._precision.unit / SINGLE_UNIT)
         for seed in range(INPUT_RUNS):
             rounding = UniformRounding(unit, seed)
-            graph = _with_inputs(self._graph(self._target), rounding, least=2)
+            graph = with_inputs(self._graph(self._target), rounding, least=2)
             for index, error in self._distances(graph, *self._perturbed(rounding)).items():
                 noise = error.divided_by(1 / scale).with_direction(INSIDE_DIRECTION)
                 self._maximum(self.inside, index, Noise(noise, noise.divided_by(share)))
@@ -185,7 +178,7 @@ class NoiseRuns:
         """Measure what rounding does where it may turn choices over."""
         for seed in range(2):
             rounding = UniformRounding(self._unit, seed)
-            self._add(self.free, self._distances(self._graph(self._target), _perturbing(rounding)))
+            self._add(self.free, self._distances(self._graph(self._target), perturbing(rounding)))
 
     @property
     def _unit(self) -> float:
@@ -198,14 +191,20 @@ class NoiseRuns:
 
     @property
     def _held(self) -> Mode:
-        return partial(HeldChoices, choices=self.choices, dtype=self._fused_dtype)
+        return partial(HeldChoices, choices=self._choices, dtype=self._fused_dtype, missing=self._missing)
 
     def _measure_proportional(self) -> None:
         """Two runs with the same change, one of them much smaller: what is in proportion is noise."""
-        large, small = (
-            self._distances(self._graph(self._target), *self._perturbed(UniformRounding(self._unit, 0, scale)))
-            for scale in (1.0, SMALLER_PERTURBATION)
-        )
+
+        def distances(scale: float) -> dict[int, Distance]:
+            rounding = UniformRounding(self._unit, 0, scale)
+            return self._distances(self._graph(self._target), *self._perturbed(rounding))
+
+        large = distances(1.0)
+        if self._missing and self._choices is None:  # few graphs choose anything, and noting it takes a run
+            self._choices = self.choices
+            large = distances(1.0)
+        small = distances(SMALLER_PERTURBATION)
         for index, error in large.items():
             errors = error.divided_by(1 / self._scale), small[index].divided_by(SMALLER_PERTURBATION / self._scale)
             noise, jumps = proportional_noise(*errors, self._precision.unit)
@@ -217,7 +216,7 @@ class NoiseRuns:
     def _measure_rounding_to(self, dtype: torch.dtype) -> None:
         """Measure what it does to the float64 run that a coarser candidate rounds inputs and results to its dtype."""
         rounding, coarser = RoundingTo(dtype), self._precision.coarser
-        graph = _with_inputs(self._graph(self._target), rounding)
+        graph = with_inputs(self._graph(self._target), rounding)
         self._rounded_to |= self._distances(graph, *self._perturbed(rounding))
         for index, error in self._rounded_to.items():
             self._maximum(self.free, index, Noise(candidate=error.divided_by(coarser)))
@@ -232,7 +231,7 @@ class NoiseRuns:
                 self._maximum(self.noise, index, Noise(candidate=error.divided_by(coarser)))
 
     def _perturbed(self, rounding: Rounding) -> tuple[Mode, ...]:
-        return _perturbing(rounding), self._held
+        return perturbing(rounding), self._held
 
     def _add_run(self, rounding: Rounding) -> None:
         distances = self._distances(self._graph(self._target), *self._perturbed(rounding))
@@ -262,7 +261,7 @@ class NoiseRuns:
 
     def choices_at(self, target: Target) -> Choices:
         """What operators choose at a target."""
-        return self._recorded(target, ())[1]
+        return self._recorded(target)[1]
 
     def measure_kernels(self) -> None:
         """Measure how far perturbed runs on the reference's and the candidate's own kernels spread."""
@@ -303,79 +302,14 @@ class NoiseRuns:
 
         for seed in range(KERNEL_RUNS):
             rounding = UniformRounding(unit, seed)
-            graph = _with_inputs(self._graph(target), rounding) if inputs else self._graph(target)
-            self._visit(graph, wanted, measure, _perturbing(rounding), held)
+            graph = with_inputs(self._graph(target), rounding) if inputs else self._graph(target)
+            self._visit(graph, wanted, measure, perturbing(rounding), held)
         return base, spread
-
-    # ------------------------------------------------------------------------------------------------------ one run
-
-    def _graph(self, target: Target) -> PlacedGraph:
-        return self._replay.at(target).graph
-
-    def _recorded(self, target: Target, leaves: Collection[int] | None = None) -> tuple[Gradients, Choices]:
-        """The gradients of some leaves, or all, and what operators chose."""
-        modes: list[RecordedChoices] = []
-
-        def recorded(place: Place) -> RecordedChoices:
-            modes.append(RecordedChoices(place))
-            return modes[-1]
-
-        gradients = self._run(self._graph(target), recorded, leaves=leaves)
-        return gradients, modes[0].choices
-
-    def _run(self, graph: PlacedGraph, *modes: Mode, leaves: Collection[int] | None = None) -> Gradients:
-        """The gradients of some leaves, or all, in a run in these modes."""
-        gradients: Gradients = {}
-        self._visit(graph, leaves, gradients.__setitem__, *modes)
-        return gradients
-
-    def _visit(
-        self,
-        graph: PlacedGraph,
-        leaves: Collection[int] | None,
-        visit: Callable[[int, torch.Tensor], None],
-        *modes: Mode,
-    ) -> None:
-        """Run the graph once in these modes, the last of which sees an operator first.
-
-        Args:
-            graph: the graph.
-            leaves: those that are visited; None for all.
-            visit: gets each leaf with its gradient, which it is the only one to hold.
-            modes: of the run.
-        """
-
-        def visit_leaf(index: int, gradient: torch.Tensor) -> None:
-            if leaves is None or index in leaves:
-                with torch.no_grad():
-                    visit(index, self._side(index, gradient))
-
-        collector = VisitingCollector(graph, visit_leaf)
-
-        def place() -> str:
-            return "" if collector.current is None else collector.current.name
-
-        with ExitStack() as stack:
-            entered = [stack.enter_context(mode(place)) for mode in modes]
-            perturbed = next((mode for mode in entered if isinstance(mode, PerturbedResults)), None)
-            if perturbed is not None:  # what was saved is an input of both sides, unpacked as it was saved
-                collector.while_unpacking = perturbed.paused
-            rest = self._replay.run(collector)
-        for index, gradient in rest.items():
-            visit_leaf(index, gradient)
-
-    def _side(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient of a leaf in the form in which it is compared."""
-        return plain(on_comparable_device(with_previous_grad(self._pairs.captured, index, gradient)).value)
 
 
 SINGLE_UNIT = unit_of(torch.float32)
 
 _INFINITE = Distance(float("inf"), float("inf"), float("inf"))
-
-
-def _perturbing(rounding: Rounding) -> Mode:
-    return lambda _: PerturbedResults(rounding)
 
 
 def difference_as_distance(one: torch.Tensor, other: torch.Tensor, exact: torch.Tensor) -> Distance:
@@ -386,22 +320,9 @@ def difference_as_distance(one: torch.Tensor, other: torch.Tensor, exact: torch.
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two dense gradients are equal; NaN is equal to NaN."""
-    return one.shape == other.shape and bool(torch.isclose(one, other, rtol=0.0, atol=0.0, equal_nan=True).all())
-
-
-def _with_inputs(graph: PlacedGraph, rounding: Rounding, least: int = 1) -> PlacedGraph:
-    """A graph with those of its inputs rounded otherwise that have at least so many elements."""
-
-    def rounded(value: Any) -> Any:
-        is_rounded = type(value) in (torch.Tensor, torch.nn.Parameter)
-        if not is_rounded or not has_digits(value.dtype) or value.layout is not torch.strided or value.numel() < least:
-            return value
-        if not value.untyped_storage().nbytes():  # FSDP has freed it, and unshards it before it is read
-            return value
-        return rounding(value.detach()).to(value.dtype)
-
-    inputs = [rounded(value) for value in graph.arguments.inputs]
-    return replace(graph, arguments=replace(graph.arguments, inputs=inputs))
+    return one.shape == other.shape and all(
+        bool(torch.isclose(here, there, rtol=0.0, atol=0.0, equal_nan=True).all()) for here, there in chunks(one, other)
+    )
 
 
 def _has_float64(device: torch.device) -> bool:
