@@ -227,7 +227,7 @@ def test_a_fault_beside_an_inner_backward_is_found():
 # ------------------------------------------------------------------------------------------------- our own faults
 
 
-@pytest.mark.parametrize("name", ["_accumulated", "_version"])
+@pytest.mark.parametrize("name", ["_accumulated", "version_of"])
 def test_a_failure_of_ours_is_a_warning(name, monkeypatch):
     net, plain = Blocks(), Blocks()
     for each in (net, plain):

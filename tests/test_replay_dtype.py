@@ -15,6 +15,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
 from cabw_viz.replay.placement.retarget_mode import RetargetMode
 from cabw_viz.replay.placement.target import Target
+from cabw_viz.replay.replay import Replay
 from tests import definitions
 from tests.captures import capture_of
 
@@ -283,6 +284,23 @@ def test_parameters_are_parameters_there():
     capture = capture_of({"weight": weight}, lambda: Looks.apply(weight).sum())
     capture.replay(dtype="float64")
     assert seen[1] == (nn.Parameter, True, True, torch.float64, False)
+
+
+def test_no_replay_copies_or_changes_the_captured_graph():
+    """Only what differs at the target is kept beside it: in float64 the dtype of each check of gradients."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    with cabw_viz.capture(net) as session:
+        net(torch.randn(3, 4)).sum().backward()
+    captured = session[0]._captured
+    graph = captured.state.graph
+    before = str(graph.graph)
+    replay = Replay(captured, Target(dtype=torch.float64))
+    assert replay.graph.module is graph
+    checks = {node for node in graph.graph.nodes if torch_adapter.is_validate_outputs(node.target)}
+    assert set(replay.graph.changes.arguments) == checks != set()
+    assert {each.dtype for each in replay.gradients().values()} == {torch.float64}
+    assert str(graph.graph) == before
+    assert session[0].parity().ok  # in the captured dtype, after all that
 
 
 def test_nothing_of_the_users_is_changed():

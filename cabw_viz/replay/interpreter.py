@@ -71,6 +71,16 @@ class GradientCollector(torch.fx.Interpreter):
                 return super().call_function(target, args, kwargs)
         return super().call_function(target, args, kwargs)
 
+    def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a node, as they are at the target."""
+        args, kwargs = self.placed.changes.arguments_of(n)
+        return self.map_nodes_to_values(args, n), self.map_nodes_to_values(kwargs, n)  # type: ignore[return-value]  # of the kinds that it takes
+
+    def fetch_attr(self, target: str) -> Any:
+        """An attribute of the graph, as it is at the target."""
+        attributes = self.placed.changes.attributes
+        return attributes[target] if target in attributes else super().fetch_attr(target)
+
     def location(self) -> str:
         """The autograd node and the graph node at which the run is."""
         row = self.rows[self.current.name] if self.current is not None else self.record.graph_nodes[0]

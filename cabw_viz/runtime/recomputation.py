@@ -86,7 +86,7 @@ class Recomputation:
         *,
         snapshot: bool,
     ) -> Recomputation:
-        """The state from which the checkpoints in a graph recompute.
+        """The state from which the checkpoints in a graph recompute; where that fails, warns, and knows of none.
 
         Args:
             graph: the captured graph.
@@ -95,9 +95,24 @@ class Recomputation:
             names_of: names of parameters and buffers.
             snapshot: copy parameters too, so that changes of them after the call do not matter.
         """
-        frames, roots = _roots(graph, hooks)
-        if not roots:
+        try:
+            with torch_adapter.below_modes_and_functions():
+                frames, roots = _roots(graph, hooks)
+                return cls._of_roots(frames, roots, packed_data, names_of, snapshot=snapshot) if roots else cls()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
+            warn(f"it is not known what the checkpoints of this backward read ({type(error).__name__}: {error})")
             return cls()
+
+    @classmethod
+    def _of_roots(
+        cls,
+        frames: tuple[Any, ...],
+        roots: list[Any],
+        packed_data: tuple[Any, ...],
+        names_of: TensorNames,
+        *,
+        snapshot: bool,
+    ) -> Recomputation:
         reached = ReachedState()
         for root in roots:
             reached.add(root)
@@ -174,23 +189,6 @@ class Recomputation:
         finally:
             for attributes in before:
                 attributes.restore({})
-
-
-def recomputation_of(
-    graph: torch.fx.GraphModule,
-    hooks: tuple[Any, ...],
-    packed_data: tuple[Any, ...],
-    names_of: TensorNames,
-    *,
-    snapshot: bool,
-) -> Recomputation:
-    """As `Recomputation.of_graph`; where that fails, warns, and knows of nothing that a checkpoint recomputes from."""
-    try:
-        with torch_adapter.below_modes_and_functions():
-            return Recomputation.of_graph(graph, hooks, packed_data, names_of, snapshot=snapshot)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
-        warn(f"it is not known what the checkpoints of this backward read ({type(error).__name__}: {error})")
-        return Recomputation()
 
 
 def _roots(graph: torch.fx.GraphModule, hooks: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:

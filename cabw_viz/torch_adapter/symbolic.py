@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch._dynamo.source import ConstantSource, TensorProperty, TensorPropertySource
 from torch._subclasses import fake_tensor
+from torch.fx import _lazy_graph_module
 from torch.fx.experimental import _config as symbolic_shapes_config
 from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.utils import _pytree
@@ -122,8 +123,11 @@ def decided_by_captured_sizes(environment: Any) -> Iterator[None]:
 def traced_on_fakes(
     function: Callable[..., Any], fakes: Sequence[Any], mode: Literal["symbolic", "fake"]
 ) -> torch.fx.GraphModule:
-    """The graph of the ops that a function runs on fake tensors; PyTorch logs nothing of an op that fails."""
-    with _failures_not_logged():
+    """The graph of the ops that a function runs on fake tensors; PyTorch logs nothing of an op that fails.
+
+    The module writes its Python code when it is first read or called.
+    """
+    with _failures_not_logged(), _lazy_graph_module._use_lazy_graph_module(True):
         return proxy_tensor.make_fx(function, tracing_mode=mode, _allow_non_fake_inputs=True)(*fakes)
 
 

@@ -17,7 +17,7 @@ from cabw_viz.record.missing import MissingGradient
 from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Failure, Leaf
 from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
 from cabw_viz.runtime.forward_values import roots_of
-from cabw_viz.runtime.recomputation import recomputation_of
+from cabw_viz.runtime.recomputation import Recomputation
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing import extract, saved_tensors
 from cabw_viz.tracing.deleted_meta import MetaLookups
@@ -145,7 +145,7 @@ class BackwardTrace:
         self.state.thread_state = ThreadState.current(self.call.create_graph)
         if self.state.graph is not None:
             hooks, packed = self.state.arguments.hooks, self.state.arguments.packed_data
-            self.state.recomputation = recomputation_of(
+            self.state.recomputation = Recomputation.of_graph(
                 self.state.graph, hooks, packed, self.names.names_of, snapshot=snapshot
             )
 

@@ -17,6 +17,7 @@ from cabw_viz import torch_adapter
 from cabw_viz.errors import warn
 from cabw_viz.record.inner_backward import InnerBackward
 from cabw_viz.record.model import Leaf
+from cabw_viz.runtime.tensor_state import version_of
 from cabw_viz.torch_adapter import EngineCall
 from cabw_viz.tracing.naming import Names
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
@@ -123,11 +124,7 @@ class InnerBackwards:
     def _grads(self) -> GradState:
         with torch_adapter.without_any_torch_function():
             pairs = ((tensor, tensor.grad) for _, tensor in self._tensors())
-            return {id(tensor): (id(grad), _version(grad)) for tensor, grad in pairs if grad is not None}
-
-
-def _version(grad: torch.Tensor) -> int | None:
-    return None if grad.is_inference() else torch_adapter.version(grad)
+            return {id(tensor): (id(grad), version_of(grad)) for tensor, grad in pairs if grad is not None}
 
 
 def _accumulated(call: EngineCall) -> Iterator[torch.Tensor]:

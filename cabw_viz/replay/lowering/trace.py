@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
@@ -46,20 +47,24 @@ def lower(captured: Captured, *, hooks: HookPolicy = "run", symbolic: bool = Fal
     """
     # First on sizes that are numbers: code that reads a stand-in's memory raises there. Of one with symbols it gets
     # a null pointer (`TensorImpl::data_ptr_impl_impl` in c10/core/TensorImpl.h takes it for empty): the process ends.
-    lowered = _lowered(_Lowering(captured, hooks, symbolic=False, tied=False), works_with_numbers=False)
-    if not symbolic:
-        return lowered
-    return _lowered(_Lowering(captured, hooks, symbolic=True, tied=tied), works_with_numbers=True)
+    assembled = _assembled(_Lowering(captured, hooks, symbolic=False, tied=False), works_with_numbers=False)
+    if symbolic:
+        assembled = _assembled(_Lowering(captured, hooks, symbolic=True, tied=tied), works_with_numbers=True)
+    return Lowered(*assembled)  # writes its Python code, which of the first of two nobody would read
 
 
-def _lowered(lowering: _Lowering, *, works_with_numbers: bool) -> Lowered:
+def _assembled(lowering: _Lowering, *, works_with_numbers: bool) -> Assembled:
     try:
-        return lowering.lowered()
+        return lowering.assembled()
     except Exception as error:
         if lowering.is_refused(error):
             raise
         place, pytorchs = lowering.tracing.location(), lowering.tracing.node_of_pytorchs()
         raise explain_lowering_error(place, error, works_with_numbers=works_with_numbers, pytorchs=pytorchs) from error
+
+
+Assembled = tuple[torch.fx.GraphModule, torch.fx.Graph, Parts]
+"""What holds the attributes of a lowered graph, its nodes, and all else of it."""
 
 
 class _Lowering:
@@ -79,7 +84,7 @@ class _Lowering:
         """Whether an error says all by itself: it is one of ours, and not about the node that the trace is at."""
         return isinstance(error, CabwError) and self.tracing.done
 
-    def lowered(self) -> Lowered:
+    def assembled(self) -> Assembled:
         """Trace the graph, and assemble what came of it."""
         record = self._graph.record
         with (
@@ -107,7 +112,7 @@ class _Lowering:
             nodes_with_other_formulas(record),
             Origin(self._captured),
         )
-        return Lowered(traced, assembler.graph, parts)
+        return traced, assembler.graph, parts
 
     def _backward(self, *values: Any) -> list[Any]:
         arguments = self._graph.arguments

@@ -164,9 +164,13 @@ def gradients_as_outputs(
             terms = torch.fx.map_arg(node.args, copies.__getitem__)
             copies[node] = copy.call_function(sum_of_gradients, terms)
         else:
-            copies[node] = copy.node_copy(node, copies.__getitem__)
+            copies[node] = copied = copy.node_copy(node, copies.__getitem__)
+            if node in placed.changes.arguments:
+                copied.args, copied.kwargs = torch.fx.map_arg(placed.changes.arguments[node], copies.__getitem__)
         values.add(node, copies.get(node))
-    return torch.fx.GraphModule(placed.module, copy), list(values.outputs), list(gradients)
+    module = torch.fx.GraphModule(placed.module, copy)
+    placed.changes.apply(module)
+    return module, list(values.outputs), list(gradients)
 
 
 class _NodeValues:

@@ -17,7 +17,7 @@ from cabw_viz.replay.placement.closure_tensors import check_closure_tensors, wit
 from cabw_viz.replay.placement.device_dtype_map import DeviceDtypeMap
 from cabw_viz.replay.placement.out_of_memory import oom_as_cabw_error
 from cabw_viz.replay.placement.preserve_grad import preserving_grad_fields
-from cabw_viz.replay.placement.retarget_graph import retargeted_graph
+from cabw_viz.replay.placement.retarget_graph import NO_CHANGES, GraphChanges
 from cabw_viz.replay.placement.retarget_mode import RetargetMode
 from cabw_viz.replay.placement.target import AS_CAPTURED, Target
 from cabw_viz.replay.user_state.guard import unchanged_user_state
@@ -30,16 +30,19 @@ from cabw_viz.runtime.user_objects import UserObjects
 
 @dataclass(frozen=True)
 class PlacedGraph:
-    """A captured graph and what it runs on, at a target; its nodes have the same names in the same order as there."""
+    """A captured graph and what it runs on, at a target."""
 
     record: CaptureRecord
     module: torch.fx.GraphModule
+    """As it was captured, whatever the target."""
     arguments: Arguments
     thread_state: ThreadState
     recomputation: Recomputation
     hooks: HookPolicy
     target: Target = AS_CAPTURED
     """Device and dtype alone; the backend is nothing to the graph."""
+    changes: GraphChanges = NO_CHANGES
+    """What differs in `module` at the target."""
     mapping: DeviceDtypeMap | None = None
     """None where nothing moves."""
     mode: RetargetMode | None = None
@@ -120,9 +123,18 @@ def place(capture: RunnableCapture, target: Target, hooks: HookPolicy) -> Placed
         versions=tuple(map(version_of, inputs)),
         bits=bit_sums(inputs),
     )
-    module = retargeted_graph(graph, mapping)
     return PlacedGraph(
-        record, module, moved, capture.thread_state, capture.recomputation, hooks, target, mapping, mode, capture.users
+        record,
+        graph,
+        moved,
+        capture.thread_state,
+        capture.recomputation,
+        hooks,
+        target,
+        GraphChanges.for_target(graph, mapping),
+        mapping,
+        mode,
+        capture.users,
     )
 
 
