@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -125,10 +126,18 @@ def traced_on_fakes(
 ) -> torch.fx.GraphModule:
     """The graph of the ops that a function runs on fake tensors; PyTorch logs nothing of an op that fails.
 
-    The module writes its Python code when it is first read or called.
+    The module writes its Python code when it is first read or called. With sizes that are numbers, ops lack PyTorch's
+    `torch_fn` in their `meta`: the mode that notes it sees each read of an attribute, a third of the time.
     """
+    options = {"tracing_mode": mode, "_allow_non_fake_inputs": True}
+    if mode == "fake" and _NO_FUNCTION_NAMES in inspect.signature(proxy_tensor.make_fx).parameters:
+        options[_NO_FUNCTION_NAMES] = True
     with _failures_not_logged(), _lazy_graph_module._use_lazy_graph_module(True):
-        return proxy_tensor.make_fx(function, tracing_mode=mode, _allow_non_fake_inputs=True)(*fakes)
+        traced: torch.fx.GraphModule = proxy_tensor.make_fx(function, **options)(*fakes)
+    return traced
+
+
+_NO_FUNCTION_NAMES = "_disable_torch_fn_metadata_mode"
 
 
 @contextmanager
