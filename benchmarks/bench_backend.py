@@ -82,7 +82,7 @@ MODELS = {model.__name__: model for model in (plain, checkpointed, forward_hooks
 
 def by_torch(cap: cabw_viz.Capture, backend: str) -> float:
     """CPU seconds that `torch.compile` takes to compile the graph and to run it once."""
-    placed = Replay(cap._captured).graph  # noqa: SLF001  # a capture's own graph
+    placed = Replay(cap._captured).graph
     graph, _, _ = gradients_as_outputs(placed)
     with placed.execution_context():
         inputs, *rest = placed.call_args

@@ -129,10 +129,10 @@ def traced_on_fakes(
     The module writes its Python code when it is first read or called. With sizes that are numbers, ops lack PyTorch's
     `torch_fn` in their `meta`: the mode that notes it sees each read of an attribute, a third of the time.
     """
-    options = {"tracing_mode": mode, "_allow_non_fake_inputs": True}
+    options: dict[str, Any] = {"tracing_mode": mode, "_allow_non_fake_inputs": True}
     if mode == "fake" and _NO_FUNCTION_NAMES in inspect.signature(proxy_tensor.make_fx).parameters:
         options[_NO_FUNCTION_NAMES] = True
-    with _failures_not_logged(), _lazy_graph_module._use_lazy_graph_module(True):
+    with _failures_not_logged(), _lazy_graph_module._use_lazy_graph_module(should_use=True):
         traced: torch.fx.GraphModule = proxy_tensor.make_fx(function, **options)(*fakes)
     return traced
 
