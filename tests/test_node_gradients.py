@@ -239,7 +239,7 @@ def test_a_dispatch_mode_of_the_users_sees_no_copies():
 
 
 def test_a_node_that_takes_no_hook_of_ours_is_a_warning_too(monkeypatch):
-    monkeypatch.setattr(torch_adapter, "moved_to_front", lambda handle: 1 / 0)
+    monkeypatch.setattr(torch_adapter, "post_hooks", lambda node: 1 / 0)
     w = torch.ones(3, requires_grad=True)
     middle = w * 2
     middle.grad_fn.register_hook(lambda made, grads: None)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.stacks.harness import CALLS, differences_of, faults_in_processes, faults_of, trained
+from tests.stacks.harness import CALLS, differences_of, faults_in_processes, faults_of, trained, watched_faults
 from tests.stacks.state import state_of
 from tests.stacks.table import STACKS
 
@@ -20,6 +20,17 @@ DISTRIBUTED = [
 @pytest.mark.parametrize("name", ALONE)
 def test_a_stack_trains_as_without_the_tool(name):
     assert faults_of(name, CALLS) == []
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_stack_trains_as_without_the_tool_where_each_step_is_watched(name):
+    assert watched_faults(name) == []
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", [name for name, stack in STACKS.items() if stack.ranks])
+def test_a_distributed_stack_trains_as_without_the_tool_where_each_step_is_watched(name, tmp_path):
+    assert faults_in_processes(name, tmp_path, "watched") == []
 
 
 @pytest.mark.models

@@ -21,6 +21,7 @@ from cabw_viz.analysis.flow import (
 )
 from cabw_viz.analysis.recapture import baked_text, lifted_text
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Hook, Leaf
+from cabw_viz.record.untraced import graph_words
 from cabw_viz.record.wording import counted
 
 
@@ -74,8 +75,8 @@ def node_tooltip(record: CaptureRecord, node: AutogradNode) -> str:
     parts = [
         f"{record.label(node)} #{node.number}, {node.kind}",
         f"{counted(node.inputs, 'gradient')} in, {node.outputs} out",
-        counted(len(node.graph_nodes), "graph node"),
     ]
+    parts += [counted(len(node.graph_nodes), "graph node")] if record.is_traced else []
     parts += [f"lifted: {text}" for text in [lifted_text(node)] if text]
     parts += [f"baked: {text}" for text in [baked_text(node)] if text]
     if record.failure is not None and record.failure.autograd_node == node.number:
@@ -116,15 +117,18 @@ def _state(record: CaptureRecord, node: AutogradNode) -> Literal["", "unreached"
 def _details(record: CaptureRecord, node: AutogradNode, own: Sequence[Leaf]) -> tuple[str, ...]:
     lines = [f"returned as result {leaf.output}" for leaf in own if leaf.output is not None]
     if node.kind == "aot_backward":
-        lines.append(counted(aot_ops(record, node), "op") + " of a compiled region")
+        lines.append(region_words(record, node))
     if record.failure is not None and record.failure.autograd_node == node.number:
         lines.append(f"stopped here: {record.failure.type}")
     return tuple(lines)
 
 
-def aot_ops(record: CaptureRecord, node: AutogradNode) -> int:
-    """How many operations of a compiled region's backward were pasted into the graph for this node."""
-    return sum(record.graph_nodes[ordinal].kind == "aot_op" for ordinal in node.graph_nodes)
+def region_words(record: CaptureRecord, node: AutogradNode) -> str:
+    """What is known of a compiled region: the operations of its backward that were pasted into the graph for it."""
+    if not record.is_traced:
+        return "a compiled region"
+    pasted = sum(record.graph_nodes[ordinal].kind == "aot_op" for ordinal in node.graph_nodes)
+    return counted(pasted, "op") + " of a compiled region"
 
 
 def _draw_node(sketch: _Sketch, node: AutogradNode, entering: Entering, returned: list[Leaf]) -> None:
@@ -263,7 +267,7 @@ def _facts(record: CaptureRecord, sketch: _Sketch) -> tuple[str, ...]:
     sums = sum(box.kind == "gradient_sum" for box in sketch.boxes)
     hooks = sum(len(node.hooks) for node in record.autograd_nodes)
     unreached = sum(not reached(record, node) for node in record.autograd_nodes)
-    facts = [counted(len(record.autograd_nodes), "autograd node"), counted(len(record.graph_nodes), "graph node")]
+    facts = [counted(len(record.autograd_nodes), "autograd node"), graph_words(record)]
     facts += [counted(sums, "gradient sum")] if sums else []
     facts += [counted(hooks, "hook")] if hooks else []
     facts += [f"{unreached:,} not reached"] if unreached else []

@@ -19,6 +19,7 @@ from cabw_viz.record.kinds import GOOD, Verdict
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import COLORS
 from cabw_viz.record.results import Results
+from cabw_viz.record.untraced import check_traced
 
 
 class Figures(Protocol):
@@ -101,6 +102,8 @@ def _by_family(drawing: Drawing, record: CaptureRecord) -> Drawing:
 
 
 def _scale(record: CaptureRecord, by: str | Figures, results: Results) -> _Scale:
+    if isinstance(by, str) and by in _OF_THE_GRAPH:
+        check_traced(record, f"a captured graph, which color_by={by!r} needs; {_OTHERS} do without")
     if isinstance(by, str) and by in _SCALES:
         return _SCALES[by](record, results)
     if not isinstance(by, str) and callable(getattr(by, "items", None)):
@@ -278,6 +281,11 @@ def _figure(verdict: Verdict, error: float | None) -> float:
 def _missing(by: str, seen: str, try_: str) -> CabwError:
     return CabwError(f"color_by={by!r}: {seen}", try_=try_)
 
+
+_OF_THE_GRAPH = ("touches", "parity", "time")
+"""What only a captured graph tells."""
+
+_OTHERS = ", ".join(repr(each) for each in COLORS if each not in _OF_THE_GRAPH)
 
 _SCALES: Mapping[str, Callable[[CaptureRecord, Results], _Scale]] = {
     "touches": _touches,

@@ -18,6 +18,7 @@ from cabw_viz.errors import CabwError
 from cabw_viz.record.model import CaptureRecord, GraphNode
 from cabw_viz.record.options import LEVELS
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.record.untraced import check_traced
 from cabw_viz.record.wording import counted
 
 NO_MODULES = "No module made any of these nodes: each has a box of its own"
@@ -49,6 +50,10 @@ def draw(record: CaptureRecord, wanted: Wanted, results: Results = NO_RESULTS) -
         CabwError: Something asked for is not there, or does not go together.
     """
     _check(wanted)
+    if wanted.level in ("fx", "aten"):
+        check_traced(
+            record, f"a captured graph, which level={wanted.level!r} draws; levels 'module' and 'autograd' need none"
+        )
     part = cut(record, focus=wanted.focus, around=wanted.around, hops=wanted.hops, path_to=wanted.path_to)
     if wanted.level == "aten":
         part = _lowered(part, results.lowered)

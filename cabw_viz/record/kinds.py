@@ -48,7 +48,9 @@ HookKind = Literal[
     "tensor_pre_hook", "cpp_tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook"
 ]
 
-Outcome = Literal["captured", "cache_hit", "failed", "bypassed"]
+Outcome = Literal["captured", "watched", "cache_hit", "failed", "bypassed"]
+"""What became of a backward call: traced, and its graph kept; watched in eager under `trace=False`, without a graph; \
+answered by an earlier graph; its trace failed; left alone."""
 
 Verdict = Literal[
     "bitwise",

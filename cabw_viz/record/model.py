@@ -341,6 +341,9 @@ class CaptureRecord:
     """The parameters of the subject that the call's graph does not reach, in the order of the subject."""
     lines_off: str = ""
     """Why no forward lines were noted in the block; empty where they were."""
+    is_traced: bool = True
+    """Whether compiled autograd traced the call. False under `trace=False`: there is no graph then, nor what is read
+    of one (inputs, sizes, touches, lifted and baked metadata)."""
     failure: Failure | None = None
     """What stopped the trace; the rest of the record is then what was known until that moment."""
     seconds: float = field(default=0.0, compare=False)

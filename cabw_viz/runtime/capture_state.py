@@ -12,7 +12,8 @@ import torch.fx
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import CabwError
-from cabw_viz.record.model import CaptureRecord
+from cabw_viz.record.model import CaptureRecord, Failure
+from cabw_viz.record.untraced import check_traced
 from cabw_viz.runtime.bit_sums import BitSum, bit_sums, has_same_bits
 from cabw_viz.runtime.forward_values import ForwardValues
 from cabw_viz.runtime.gradient_snapshots import Gradient, NodeGradients
@@ -170,6 +171,8 @@ class CaptureState:
     """The roots of the call, and where there is no graph, what was noted of the saved tensors."""
     has_reference: bool = False
     """Whether the user's own run was watched to its end."""
+    run_failure: Failure | None = None
+    """What the user's own run raised; None where it ended."""
     reference_error: str = ""
     """What went wrong while it was watched; empty where nothing did."""
     derived: dict[type, Any] = field(default_factory=dict)
@@ -212,10 +215,11 @@ class Captured:
         """The capture with all that a run of its graph takes.
 
         Raises:
-            CabwError: the trace failed, so that there is no complete graph, or the session is closed.
+            CabwError: there was no trace, or it failed, so that there is no complete graph; the session is closed.
         """
         self.check_open()
         state = self.state
+        check_traced(self.record)
         failure = self.record.failure
         if state.graph is None or state.arguments is None or state.thread_state is None:
             raise CabwError(
@@ -230,12 +234,12 @@ class Captured:
 
     def check_reference(self) -> None:
         """Raise a CabwError where the user's own run left nothing to compare with."""
-        record, state = self.record, self.state
+        state = self.state
         if state.has_reference:
             return
-        if record.failure is not None:
+        if state.run_failure is not None:
             raise CabwError(
-                f"the run of this backward raised {record.failure.cause}",
+                f"the run of this backward raised {state.run_failure.cause}",
                 expected="a backward that ends",
                 try_="cap.error and session.events",
             )

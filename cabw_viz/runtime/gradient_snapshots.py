@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -87,19 +88,19 @@ class NodeGradients:
 
 
 def detached_copy(gradient: torch.Tensor) -> torch.Tensor:
-    """A copy without history."""
-    return gradient.detach().clone()
+    """A copy without history; of one of vmap's the elements of the whole batch, see `plain_values`."""
+    return torch_adapter.plain_values(gradient).detach().clone()
 
 
 def strides_of(gradient: torch.Tensor) -> tuple[int, ...] | None:
     """Strides, where the layout has any."""
-    return tuple(gradient.stride()) if gradient.layout is torch.strided else None
+    return tuple(gradient.stride()) if gradient.layout is torch.strided and not gradient.is_nested else None
 
 
 def compact_copy(gradient: torch.Tensor) -> torch.Tensor:
     """A copy without history; an expanded dimension is copied once and expanded again."""
-    if gradient.layout is not torch.strided or type(gradient) is not torch.Tensor or 0 not in gradient.stride():
-        return gradient.detach().clone()
+    if type(gradient) is not torch.Tensor or 0 not in (strides_of(gradient) or ()):
+        return gradient.detach().clone() if gradient.requires_grad else gradient.clone()
     sizes, strides = gradient.size(), gradient.stride()
     once = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
     if 0 in sizes or once == list(sizes):
@@ -109,12 +110,13 @@ def compact_copy(gradient: torch.Tensor) -> torch.Tensor:
 
 def bytes_of(tensor: torch.Tensor) -> int:
     """Bytes that a copy of a tensor takes: an expanded dimension counts once."""
-    if tensor.layout is not torch.strided:
-        return tensor.numel() * tensor.element_size()
-    count = 1
-    for size, stride in zip(tensor.size(), tensor.stride(), strict=True):
-        count *= 1 if stride == 0 and size else size
-    return int(count) * tensor.element_size()
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return torch_adapter.bytes_of_elements(tensor)
+    strides, count = tensor.stride(), tensor.numel()
+    if 0 in strides and count:
+        once = (size for size, stride in zip(tensor.size(), strides, strict=True) if stride)
+        count = math.prod(once)
+    return count * tensor.element_size()
 
 
 def can_be_fingerprinted(tensor: torch.Tensor) -> bool:
@@ -125,9 +127,9 @@ def can_be_fingerprinted(tensor: torch.Tensor) -> bool:
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors hold the same bits, where -0.0 is not 0.0; False where their bits cannot be read."""
-    if one.shape != other.shape or one.dtype is not other.dtype or one.device != other.device:
+    if not (can_be_fingerprinted(one) and can_be_fingerprinted(other)):  # a nested one has no shape
         return False
-    if not (can_be_fingerprinted(one) and can_be_fingerprinted(other)):
+    if one.shape != other.shape or one.dtype is not other.dtype or one.device != other.device:
         return False
     return equal_bits(one, other)
 

@@ -14,6 +14,7 @@ from cabw_viz.numerics.measures import measures_named
 from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.record.options import ColorBy, Exact, HookPolicy, Level
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.record.untraced import check_traced
 from cabw_viz.replay import audit as audit_of
 from cabw_viz.replay.divergence import search as divergence_of
 from cabw_viz.replay.lowering.lowered import lowered_nodes
@@ -422,7 +423,11 @@ class Capture:
         """A row for every piece of metadata that was read, and by whom; `count` says how often.
 
         What each graph node reads when it runs is there after `audit()`.
+
+        Raises:
+            CabwError: the call was not traced, so that no read was looked for.
         """
+        check_traced(self.record, "a trace, in which reads of metadata show")
         return tables.touch_frame(self.record, self.results)
 
     def audit(self, *, hooks: HookPolicy = "run") -> pd.DataFrame:

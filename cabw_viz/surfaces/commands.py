@@ -94,6 +94,11 @@ _BACKEND = argument(
 @argument(
     "--only", metavar="N", type=call_selection, help="which backward calls to capture: 0, or a range such as 10:12"
 )
+@argument(
+    "--no-trace",
+    action="store_true",
+    help="make no graph, at little more than the cell's own time",
+)
 @argument("--snapshot", action="store_true", help="copy the inputs, so that the cell may step an optimizer")
 @argument("--parity", action="store_true", help="then compare every capture with the cell's own run")
 @_DEVICE

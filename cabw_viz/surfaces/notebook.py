@@ -120,8 +120,12 @@ class CabwMagics(Magics):
         resolve_target(
             **commands.target_options(options)
         )  # before the cell runs, which may take long, and not after it
+        if options.no_trace:
+            _check_without_graph(options)
         subject = None if options.model is None else self._evaluate(unquoted(options.model))
-        return capture(subject, run=options.run, only=options.only, snapshot=options.snapshot)
+        return capture(
+            subject, run=options.run, only=options.only, snapshot=options.snapshot, trace=not options.no_trace
+        )
 
     def _evaluate(self, expression: str) -> Any:
         try:
@@ -155,6 +159,25 @@ class StaticSession:
 def asks_for_parity(options: Namespace) -> bool:
     """Whether a cell's options name a device, a dtype or a backend of a replay."""
     return options.device is not None or options.dtype is not None or options.backend != EAGER
+
+
+def _check_without_graph(options: Namespace) -> None:
+    """Raise a CabwError where `--no-trace` stands beside what needs a graph."""
+    unfit = [
+        option
+        for option, is_unfit in {
+            "--parity": options.parity,
+            "--device, --dtype or --backend": asks_for_parity(options),
+            f"--level {options.level}": options.level not in ("module", "autograd"),
+        }.items()
+        if is_unfit
+    ]
+    if unfit:
+        raise CabwError(
+            f"%%cabw --no-trace makes no graph, and {unfit[0]} needs one",
+            expected="--no-trace, or what runs or draws the captured graph",
+            try_="the same line without --no-trace",
+        )
 
 
 def _show_parity(session: Session, options: Namespace) -> None:

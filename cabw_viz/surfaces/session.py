@@ -42,6 +42,7 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
     inner: bool = False,
     tripwire: bool = True,
     lines: LinesMode = "auto",
+    trace: bool = True,
 ) -> Session:
     """Capture every backward made in a `with` block; the code in the block sees no difference.
 
@@ -71,12 +72,17 @@ def capture(  # noqa: PLR0913  # every one of these is a choice of its own, and 
         lines: note the line of your code that ran each forward op: `True`, `False`, or `auto`, which leaves it off
             where the subject or anything in the process was compiled before. The note-taking is a TorchFunctionMode,
             below all others and outside of compiled regions.
+        trace: False makes no graph: each backward runs in eager, and what needs none is kept: autograd nodes with
+            module, line, hooks and saved tensors, gradients, memory. What needs the graph (replays, parity, divergence,
+            lowering, times, metadata, levels `fx` and `aten`) raises a CabwError. It costs a small part of a step, and
+            works where compiled autograd cannot trace: nested tensors, torch.func, C++ hooks. `run`, `snapshot` and
+            `tripwire` have no meaning then.
 
     Raises:
         CabwError: an argument is not one of these, or torch is not one this package can read. Entering the block
             raises it where another block is open.
     """
-    options = CaptureOptions(run, only, gradients, max_bytes, snapshot, inner, tripwire, lines)
+    options = CaptureOptions(run, only, gradients, max_bytes, snapshot, inner, tripwire, lines, trace)
     return Session(subject, options)
 
 
@@ -105,13 +111,15 @@ class SessionLog:
         self.events.append(event)
 
     def add_run_failure(self, index: int, failure: Failure) -> None:
-        """Note in a capture's record and in its event that the run of the captured call raised."""
-        self.update_record(index, replace(self.captures[index].record, failure=failure))
+        """Note in a capture's event that the run of its call raised, and in its record if it has no failure yet."""
+        record = self.captures[index].record
+        if record.failure is None:
+            self.update_record(index, replace(record, failure=failure))
         position = next(
-            i for i, event in enumerate(self.events) if (event.outcome, event.capture) == ("captured", index)
+            i for i, event in enumerate(self.events) if event.outcome != "cache_hit" and event.capture == index
         )
         event = self.events[position]
-        self.events[position] = replace(event, reason=f"{event.reason}; the run raised {failure}")
+        self.events[position] = replace(event, reason=f"{event.reason}; the run raised {failure}".removeprefix("; "))
 
 
 class Session:
@@ -186,7 +194,7 @@ class Session:
 
     @property
     def events(self) -> pd.DataFrame:
-        """A row for every backward call: outcome `captured`, `cache_hit`, `failed` or `bypassed`, and why."""
+        """A row for every backward call: outcome `captured`, `watched`, `cache_hit`, `failed` or `bypassed`."""
         return tables.event_frame(self._log.events)
 
     def __repr__(self) -> str:

@@ -182,6 +182,7 @@ try:
         below_modes,
         below_modes_and_functions,
         call_below_autograd,
+        called_unseen,
         graph_node_of,
         modes_are_on,
         push_mode_at_bottom,
@@ -193,16 +194,21 @@ try:
         without_torch_function,
     )
     from cabw_viz.torch_adapter.nodes import (
+        HookDicts,
         ctx_attributes,
         ctx_tensors,
         expects_nested,
-        gradient_spec,
+        gradient_specs,
+        hooks_after_accumulation,
+        hooks_on_leaf,
         input_count,
         input_metadata,
         is_python_function,
         jit_tracing_state,
         moved_to_front,
         name_of_node,
+        post_hooks,
+        pre_hooks,
         sequence_number,
         sequence_number_of,
     )
@@ -214,6 +220,7 @@ try:
         saved_fields,
         saved_tensor_errors,
         saved_values,
+        unpack_hooks,
     )
     from cabw_viz.torch_adapter.settings import (
         Setting,
@@ -254,6 +261,7 @@ try:
         memory_of,
         plain_parts,
         plain_shape,
+        plain_values,
         set_version,
         shape_of,
         share_storage,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -37,6 +37,28 @@ def _unseen() -> Iterator[None]:
 def unseen_operators() -> AbstractContextManager[None]:
     """A context whose operators neither dispatch modes nor the profiler see, while tensors of subclasses do."""
     return _unseen() if modes_are_on() else _Unrecorded()
+
+
+def called_unseen(function: Callable[..., None], tensors: Iterable[Any], *args: Any) -> None:
+    """Call a function whose operators nothing of the user's sees: no mode, no profiler, and no tensor's own class.
+
+    Without the contexts where there is nobody: they cost more than what they surround, in a hook on each autograd node.
+
+    Args:
+        function: to call.
+        tensors: on which it works; None among them is ignored.
+        args: of the function.
+    """
+    has_modes = modes_are_on() or torch._C._len_torch_function_stack()
+    if has_modes or not all(type(tensor) is torch.Tensor for tensor in tensors if tensor is not None):
+        with torch._C.DisableTorchFunction(), unseen_operators():
+            function(*args)
+        return
+    torch._C._autograd._enable_record_function(False)  # noqa: FBT003  # C++, positional only
+    try:
+        function(*args)
+    finally:
+        torch._C._autograd._enable_record_function(True)  # noqa: FBT003  # as above
 
 
 without_torch_function = torch._C.DisableTorchFunctionSubclass

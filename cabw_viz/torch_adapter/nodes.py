@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,7 +27,10 @@ def input_metadata(node: Any, position: int) -> tuple[tuple[int, ...], str]:
 
     Of a nested tensor of the strided layout, which has no shape, an empty one.
     """
-    metadata = node._input_metadata[position]
+    return _shape_and_dtype(node._input_metadata[position])
+
+
+def _shape_and_dtype(metadata: Any) -> tuple[tuple[int, ...], str]:
     try:
         shape = plain_shape(metadata.shape)
     except RuntimeError:
@@ -69,10 +72,14 @@ def ctx_tensors(node: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def gradient_spec(node: Any, position: int) -> tuple[tuple[int, ...], str] | None:
-    """Shape and dtype of a gradient that flows into an autograd node; None where the forward op left none."""
+def gradient_specs(node: Any) -> list[tuple[tuple[int, ...], str] | None]:
+    """Shape and dtype of each gradient that flows into an autograd node; None where the forward op left none."""
+    return [_spec(metadata) for metadata in node._input_metadata]
+
+
+def _spec(metadata: Any) -> tuple[tuple[int, ...], str] | None:
     try:
-        return input_metadata(node, position)
+        return _shape_and_dtype(metadata)
     except (AttributeError, RuntimeError):  # an undefined output; a nested tensor, which has no shape
         return None
 
@@ -83,6 +90,43 @@ def moved_to_front(handle: Any) -> Any:
     for key in [key for key in hooks or () if key != handle.id]:
         hooks[key] = hooks.pop(key)
     return handle
+
+
+class HookDicts(NamedTuple):
+    """The Python hooks of an autograd node in the order in which C++ calls them: dicts that it reads at each call."""
+
+    pre: dict[Any, Any]
+    post: dict[Any, Any]
+
+
+def pre_hooks(node: Any) -> dict[Any, Any]:
+    """The dict of a node's pre-hooks. Only the handle of a new hook leads to it; the new one is removed again."""
+    return _dict_behind(node.register_prehook(_no_hook))
+
+
+def post_hooks(node: Any) -> dict[Any, Any]:
+    """The dict of a node's post-hooks, as `pre_hooks`."""
+    return _dict_behind(node.register_hook(_no_hook))
+
+
+def _dict_behind(handle: Any) -> dict[Any, Any]:
+    hooks: dict[Any, Any] = handle.hooks_dict_ref()
+    del hooks[handle.id]
+    return hooks
+
+
+def _no_hook(*_: Any) -> None:
+    """Changes nothing."""
+
+
+def hooks_on_leaf(leaf: torch.Tensor) -> list[Any]:
+    """The Python hooks on a leaf's gradient, which run before it is accumulated."""
+    return list((leaf._backward_hooks or {}).values())
+
+
+def hooks_after_accumulation(leaf: torch.Tensor) -> list[Any]:
+    """The Python hooks that run when a leaf's gradient was accumulated."""
+    return list((leaf._post_accumulate_grad_hooks or {}).values())
 
 
 def ctx_attributes(ctx: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
@@ -84,13 +84,36 @@ def saved_values(node: Any) -> Iterator[tuple[str, Any, Any]]:
     Nothing of a node that was freed, and nothing in torch 2.8. No hook is called. A tensor that was changed in place
     since, which the engine would refuse, comes as it is, without its maker.
     """
-    for attribute in dir(node) if DETECTS_PACKED else ():
-        if attribute.startswith(_RAW):
-            try:
-                raw = getattr(node, attribute)
-            except RuntimeError:  # freed
-                continue
-            yield from _saved_field(node, attribute.removeprefix(_RAW), raw)
+    for attribute in _raw_attributes(node):
+        try:
+            raw = getattr(node, attribute)
+        except RuntimeError:  # freed
+            continue
+        yield from _saved_field(node, attribute.removeprefix(_RAW), raw)
+
+
+def _raw_attributes(node: Any) -> tuple[str, ...]:
+    """The attributes of a node that hold what it has saved, as it is packed."""
+    if not DETECTS_PACKED:
+        return ()
+    return ("_raw_saved_tensors",) if is_python_function(node) else _raw_attributes_of(type(node))
+
+
+@functools.cache
+def _raw_attributes_of(cls: Hashable) -> tuple[str, ...]:
+    """The same of a class of PyTorch's; a Function's own would be kept alive here."""
+    return tuple(attribute for attribute in dir(cls) if attribute.startswith(_RAW))
+
+
+def unpack_hooks(node: Any) -> Iterator[Any]:
+    """The hooks that unpack what an autograd node has saved, in the order of its fields."""
+    for attribute in _raw_attributes(node):
+        try:
+            raw = getattr(node, attribute)
+        except RuntimeError:  # freed
+            continue
+        entries = raw if isinstance(raw, list | tuple) else [raw]
+        yield from (hook for entry in entries if (hook := getattr(entry, "unpack_hook", None)) is not None)
 
 
 def _saved_field(node: Any, name: str, raw: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses import fake_tensor
 from torch.utils import _pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -24,6 +25,32 @@ def is_fake(tensor: Any) -> bool:
 def is_batched(tensor: torch.Tensor) -> bool:
     """Whether a tensor is one of vmap's, of the older or the present one."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_batchedtensor(tensor)
+
+
+def plain_values(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in which vmap and torch.func's transforms hold the elements of one of theirs; any other as it is.
+
+    Batch dimensions stand in front, that of the innermost vmap first.
+    """
+    if torch._C._functorch.is_legacy_batchedtensor(tensor):
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        with torch.no_grad():
+            return plain_values(torch._remove_batch_dim(tensor, level, 1, 0))
+    if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return tensor
+    with temporarily_clear_interpreter_stack(), torch.no_grad():
+        return _unwrapped(tensor)[0]
+
+
+def _unwrapped(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The tensor behind torch.func's wrappers, and how many batch dimensions it has in front."""
+    if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return tensor, 0
+    inner, batches = _unwrapped(torch._C._functorch.get_unwrapped(tensor))
+    if not torch._C._functorch.is_batchedtensor(tensor):
+        return inner, batches
+    return inner.movedim(batches + torch._C._functorch.maybe_get_bdim(tensor), 0), batches + 1
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:

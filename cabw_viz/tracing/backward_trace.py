@@ -18,12 +18,13 @@ from cabw_viz.record.model import AutogradNode, BackwardCall, CaptureRecord, Fai
 from cabw_viz.runtime.capture_state import Arguments, CaptureState, ThreadState
 from cabw_viz.runtime.forward_values import roots_of
 from cabw_viz.runtime.recomputation import Recomputation
-from cabw_viz.torch_adapter import EngineCall
+from cabw_viz.torch_adapter import EngineCall, HookDicts
 from cabw_viz.tracing import extract, saved_tensors
 from cabw_viz.tracing.deleted_meta import MetaLookups
 from cabw_viz.tracing.leaves import leaves_of, variables_of
 from cabw_viz.tracing.metadata import with_metadata
 from cabw_viz.tracing.naming import Names
+from cabw_viz.tracing.node_hooks import dicts_of, with_hooks
 from cabw_viz.tracing.node_numbering import NumberedNodes, number_nodes
 from cabw_viz.tracing.outcome import CacheHit, NewCapture
 from cabw_viz.tracing.overwritten import donated_inputs, scratch_inputs
@@ -64,6 +65,8 @@ class BackwardTrace:
     """What the engine has done with the graph: None before it calls it, and where the trace fails."""
     outer: tuple[int, int | None] | None = None
     """See `CaptureRecord.outer`."""
+    is_traced: bool = True
+    """See `CaptureRecord.is_traced`."""
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
@@ -92,6 +95,8 @@ class BackwardTrace:
     def __post_init__(self) -> None:
         self._saved_tensors: SavedTensorIndex | None = None
         """None until `read_saved_tensors` is called."""
+        self.hook_dicts: list[HookDicts | None] = []
+        """The hooks of the nodes; empty until they were read of the nodes."""
         self._input_keys: list[TensorKey | None] = []
         self._missing: tuple[MissingGradient, ...] = ()
         self._parameters: int | None = None
@@ -149,6 +154,22 @@ class BackwardTrace:
                 self.state.graph, hooks, packed, self.names.names_of, snapshot=snapshot
             )
 
+    def watched_record(self) -> CaptureRecord:
+        """The record of a call that is not traced: all that its autograd nodes tell before they run."""
+        self.read_saved_tensors()
+        self._read_hooks()
+        return self._bare_record(None)
+
+    def _read_hooks(self) -> None:
+        try:
+            self.nodes = self._with_hooks(extract.with_leaves(self.nodes, self.leaves))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
+            warn(f"the hooks of this backward are not known ({type(error).__name__}: {error})")
+
+    def _with_hooks(self, nodes: tuple[AutogradNode, ...]) -> tuple[AutogradNode, ...]:
+        self.hook_dicts = dicts_of(self.numbering)
+        return with_hooks(nodes, self.numbering, self.hook_dicts, self.provenance.hooks_on_tensors())
+
     def record(self, failure: Failure | None = None) -> CaptureRecord:
         """The record, after a failure as far as the trace came. An error of ours in it warns, and leaves a bare one."""
         self.read_saved_tensors()
@@ -157,6 +178,8 @@ class BackwardTrace:
             return self._full_record(failure)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
             warn(f"the record of this backward is incomplete ({type(error).__name__}: {error})")
+            if failure is not None:
+                self._read_hooks()
             return self._bare_record(failure or self.failure(error))
 
     def _full_record(self, failure: Failure | None) -> CaptureRecord:
@@ -172,6 +195,8 @@ class BackwardTrace:
         nodes = extract.complete_nodes(self.nodes, graph, self.leaves, hooks, self.notes.hooked)
         assert self._saved_tensors is not None  # `record` reads them
         nodes = self._saved_tensors.link_to_inputs(nodes, inputs, self._input_keys, graph)
+        if failure is not None:  # the trace saw the hooks that it came to
+            nodes = self._with_hooks(nodes)
         # Half-way through a failed trace, saved sizes may be symbols: fields are then named without their values.
         readable = self.numbering.nodes if failure is None else ()
         return CaptureRecord(
@@ -192,8 +217,8 @@ class BackwardTrace:
             seconds=time.perf_counter() - self.started,
         )
 
-    def _bare_record(self, failure: Failure) -> CaptureRecord:
-        """The autograd nodes alone, where the graph cannot be read."""
+    def _bare_record(self, failure: Failure | None) -> CaptureRecord:
+        """The autograd nodes alone, where there is no graph, or it cannot be read."""
         return CaptureRecord(
             self.call,
             str(torch.__version__),
@@ -205,6 +230,7 @@ class BackwardTrace:
             parameters=self._parameters,
             missing=self._missing,
             lines_off=self.provenance.lines_off,
+            is_traced=self.is_traced,
             failure=failure,
             seconds=time.perf_counter() - self.started,
         )
@@ -229,5 +255,5 @@ class BackwardTrace:
 
     def drop_tracing_state(self) -> None:
         """Drop what only the tracing needed: autograd nodes, the tracer, exceptions with their frames."""
-        self.numbering = NumberedNodes((), ())
+        self.numbering, self.hook_dicts = NumberedNodes((), ()), []
         self.notes = TraceNotes()

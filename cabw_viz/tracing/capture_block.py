@@ -74,7 +74,7 @@ class CaptureBlock:
             self._thread.trace = None
 
     @contextmanager
-    def running(self, outcome: NewCapture, trace: BackwardTrace) -> Iterator[None]:
+    def running(self, outcome: NewCapture | TraceFailed, trace: BackwardTrace) -> Iterator[None]:
         """A context for the user's own run of a captured call: notes what gets its gradient elsewhere."""
         outer = self.inner
         inner = self.inner = InnerBackwards(trace.leaves, trace.numbering, trace.names)
@@ -104,6 +104,14 @@ class CaptureBlock:
             return ()
         return ("initial_trace",) if trace.compiler is None else ("initial_trace", "graph_pass")
 
+    def add_watched(self, trace: BackwardTrace) -> NewCapture:
+        """Make a call that is not traced a capture of the session."""
+        record = trace.watched_record()
+        capture = NewCapture(self.sink.add_capture(record, trace.state), record)
+        seconds = time.perf_counter() - trace.started
+        self.sink.add_event(Event(trace.call, "watched", "", capture.index, seconds))
+        return capture
+
     def add_outcome(self, trace: BackwardTrace, error: BaseException | None, reasons: Sequence[str]) -> TraceOutcome:
         """Note how a trace ended.
 
@@ -127,13 +135,14 @@ class CaptureBlock:
 
     def _failed(self, trace: BackwardTrace, error: BaseException) -> TraceFailed:
         failure = trace.failure(error)
-        index = self.add_capture(trace, failure).index
-        trace.state.graph = None
+        capture = self.add_capture(trace, failure)
+        trace.state.graph = trace.state.arguments = None
         # The trace leaves a cache entry without a function, on which the next call like it would assert.
         self.cache.mark_foreign()
-        return TraceFailed(index, failure)
+        return TraceFailed(capture.index, capture.record, failure)
 
-    def note_raised(self, outcome: TraceOutcome, error: BaseException) -> None:
-        """Note that the run of a call raised, where the call is a capture."""
-        if isinstance(outcome, NewCapture):
-            self.sink.add_run_failure(outcome.index, failure_of(error))
+    def note_raised(self, trace: BackwardTrace, outcome: TraceOutcome, error: BaseException) -> None:
+        """Note that the run of a call raised, where it is not the trace itself that did."""
+        trace.state.run_failure = failure_of(error)
+        if isinstance(outcome, NewCapture) or (isinstance(outcome, TraceFailed) and trace.run == "eager"):
+            self.sink.add_run_failure(outcome.index, trace.state.run_failure)

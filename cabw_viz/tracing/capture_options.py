@@ -38,6 +38,7 @@ class CaptureOptions:
     inner: bool = False
     tripwire: bool = True
     lines: LinesMode = "auto"
+    trace: bool = True
 
     def __post_init__(self) -> None:
         _check("run", self.run, RUN_MODES)
@@ -46,6 +47,8 @@ class CaptureOptions:
         _check("snapshot", self.snapshot, SWITCH)
         _check("inner", self.inner, SWITCH)
         _check("tripwire", self.tripwire, SWITCH)
+        _check("trace", self.trace, SWITCH)
+        _check_trace(self.run, trace=self.trace)
         _check_max_bytes(self.max_bytes)
         _check_only(self.only)
 
@@ -68,6 +71,15 @@ def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
             f"capture() got {name}={value!r}",
             expected="one of " + ", ".join(map(repr, allowed)),
             try_=f"capture(model, {name}={allowed[0]!r})",
+        )
+
+
+def _check_trace(run: RunMode, *, trace: bool) -> None:
+    if run == "compiled" and not trace:
+        raise CabwError(
+            'capture() got run="compiled" and trace=False: a call that runs through compiled autograd is traced by it',
+            expected='run="eager" without a trace, or run="compiled" with one',
+            try_="capture(model, trace=False)",
         )
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from cabw_viz import torch_adapter
+from cabw_viz.record.changed import changed
 from cabw_viz.record.kinds import AutogradKind, GraphKind
 from cabw_viz.record.model import AutogradNode, Edge, GraphNode, Hook, Leaf, LiftedInput, LiftedSize
 from cabw_viz.runtime.capture_state import Arguments
@@ -64,7 +65,7 @@ def _autograd_node(numbering: NumberedNodes, number: int, node: Any) -> Autograd
         return AutogradNode(0, "GraphRoot", "graph_root", 0, len(numbering.roots), edges)
     name = torch_adapter.name_of_node(node)
     inputs = torch_adapter.input_count(node)
-    return AutogradNode(number, name, autograd_kind(node, name), inputs, len(node.next_functions), edges)
+    return AutogradNode(number, name, autograd_kind(node, name), inputs, len(numbering.targets(node)), edges)
 
 
 def autograd_kind(node: Any, name: str) -> AutogradKind:
@@ -251,6 +252,14 @@ def _lifted(graph: ReadGraph, source: str) -> list[tuple[int, int]]:
     )
 
 
+def with_leaves(nodes: Sequence[AutogradNode], leaves: Sequence[Leaf]) -> tuple[AutogradNode, ...]:
+    """Autograd nodes, of which those that accumulate have their leaves."""
+    leaf_of = {leaf.autograd_node: i for i, leaf in enumerate(leaves)}
+    return tuple(
+        changed(node, leaf=leaf_of.get(node.number)) if node.kind == "accumulate_grad" else node for node in nodes
+    )
+
+
 def complete_nodes(
     nodes: Sequence[AutogradNode],
     graph: ReadGraph,
@@ -308,7 +317,7 @@ def _hook(node: torch.fx.Node, ordinal: int, hooks: Sequence[Any] | None) -> Hoo
     function = _lifted_object(node, hooks)
     framework = _framework(function)
     described = function.described if isinstance(function, torch_adapter.FrameworkHook) else function
-    return Hook(kind, *_describe_function(described), ordinal, framework=framework)
+    return Hook(kind, *describe_function(described), ordinal, framework=framework)
 
 
 def _lifted_object(node: torch.fx.Node, hooks: Sequence[Any] | None) -> Any:
@@ -323,7 +332,7 @@ def _framework(lifted: Any) -> str:
     return lifted.framework if is_framework else ""
 
 
-def _describe_function(function: Any) -> tuple[str, str]:
+def describe_function(function: Any) -> tuple[str, str]:
     """Qualified name of a hook, and the place of its definition."""
     if function is None:
         return "<unknown>", ""

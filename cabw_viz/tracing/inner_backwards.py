@@ -51,8 +51,11 @@ class InnerBackwards:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """A context for the run of the call."""
+        tensors: list[tuple[tuple[str, ...], torch.Tensor]] = []
         try:
-            before = self._grads()
+            with torch_adapter.without_any_torch_function():
+                tensors += self._tensors()
+            before = _grads(tensors)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must be made
             before = None
             warn(f"the .grad of this backward's tensors could not be read ({type(error).__name__}: {error})")
@@ -62,8 +65,8 @@ class InnerBackwards:
         try:
             known = {leaf.names for leaf in self._leaves}
             inner = {label for each in self.found for label in each.leaves}
-            after = self._grads()
-            changed = [names for names, tensor in self._tensors() if after.get(id(tensor)) != before.get(id(tensor))]
+            after = _grads(tensors)
+            changed = [names for names, tensor in tensors if after.get(id(tensor)) != before.get(id(tensor))]
             labels = (" = ".join(names) for names in changed if names not in known)
             self.others = tuple(label for label in labels if label not in inner)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward has been made
@@ -121,10 +124,11 @@ class InnerBackwards:
     def _tensors(self) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
         return ((names, each) for names, each in self._names.named_tensors() if each.is_leaf and each.requires_grad)
 
-    def _grads(self) -> GradState:
-        with torch_adapter.without_any_torch_function():
-            pairs = ((tensor, tensor.grad) for _, tensor in self._tensors())
-            return {id(tensor): (id(grad), version_of(grad)) for tensor, grad in pairs if grad is not None}
+
+def _grads(tensors: Iterable[tuple[tuple[str, ...], torch.Tensor]]) -> GradState:
+    with torch_adapter.without_any_torch_function():
+        pairs = ((tensor, tensor.grad) for _, tensor in tensors)
+        return {id(tensor): (id(grad), version_of(grad)) for tensor, grad in pairs if grad is not None}
 
 
 def _accumulated(call: EngineCall) -> Iterator[torch.Tensor]:

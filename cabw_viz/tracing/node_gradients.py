@@ -39,6 +39,7 @@ from cabw_viz.runtime.gradient_snapshots import (
     strides_of,
 )
 from cabw_viz.runtime.tensor_state import version_of
+from cabw_viz.torch_adapter import HookDicts
 from cabw_viz.tracing.forward_notes import SavedOfOrigins
 from cabw_viz.tracing.node_numbering import ROOT, NumberedNodes
 
@@ -77,6 +78,7 @@ class NodeWatch:
         leaves: numbers of the nodes that get the gradients of leaves, which are copied whatever the budget.
         leaves_only: copy no other gradients.
         origins: keeps what nodes have saved that make NaN; None where a graph does.
+        dicts: the hooks of the nodes, where they were read before; registering is what costs most in a hook of ours.
     """
 
     nodes: Sequence[AutogradNode]
@@ -85,6 +87,7 @@ class NodeWatch:
     leaves: frozenset[int]
     leaves_only: bool = False
     origins: SavedOfOrigins | None = None
+    dicts: Sequence[HookDicts | None] = ()
     gradients: NodeGradients = field(default_factory=NodeGradients)
 
     def __post_init__(self) -> None:
@@ -93,6 +96,8 @@ class NodeWatch:
         self._inputs: dict[int, list[_Snapshot | None]] = {}
         """Input gradients of the nodes that are running, by number."""
         self._compare_bits = any(node.kind not in TRUSTED or node.hooks for node in self.nodes)
+        self._added: list[tuple[dict[Any, Any], object]] = []
+        """Our hooks: each with the dict in which it is."""
         self.error = ""
         """What went wrong in our hooks; empty where nothing did."""
         self._task: int | None = None
@@ -101,38 +106,53 @@ class NodeWatch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """A context in which the nodes have our hooks."""
-        handles: list[Any] = []
         # No hook gets what GraphRoot sends.
         self._sent = dict.fromkeys((edge.target, edge.input) for edge in self.nodes[0].edges)
         try:
             try:
                 for row, node in zip(self.nodes, self.numbering.nodes, strict=True):
-                    if node is not ROOT:
-                        handles += self._register(row, node)
+                    if node is not ROOT and (row.number in self.leaves or not self.leaves_only):
+                        self._add(row, self._dicts_of(row, node))
             except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must be made
                 self.error = f"{type(error).__name__}: {error}"
             yield
         finally:
-            for handle in handles:
-                handle.remove()
-            self._sent, self._inputs = {}, {}
+            for hooks, key in self._added:
+                hooks.pop(key, None)
+            self._sent, self._inputs, self._added = {}, {}, []
             if self.error:
                 warn(f"the gradients of this backward's autograd nodes were kept in part ({self.error})")
 
-    def _register(self, row: AutogradNode, node: Any) -> Iterator[Any]:
+    def _dicts_of(self, row: AutogradNode, node: Any) -> HookDicts:
+        dicts = self.dicts[row.number] if self.dicts else None
+        if dicts is not None:
+            return dicts
+        has_post_hooks = row.kind != "accumulate_grad" and not self.leaves_only
+        return HookDicts(torch_adapter.pre_hooks(node), torch_adapter.post_hooks(node) if has_post_hooks else {})
+
+    def _add(self, row: AutogradNode, dicts: HookDicts) -> None:
         if self.leaves_only:
-            if row.number in self.leaves:
-                yield node.register_prehook(self._hook(self._note_inputs, row))
+            self._put(dicts.pre, self._hook(self._note_inputs, row))
             return
         kinds = {hook.kind for hook in row.hooks}
         if "pre_hook" in kinds:
-            yield torch_adapter.moved_to_front(node.register_prehook(self._hook(self._note_inputs_before_hooks, row)))
-        yield node.register_prehook(self._hook(self._note_inputs, row))
+            self._put(dicts.pre, self._hook(self._note_inputs_before_hooks, row), first=True)
+        self._put(dicts.pre, self._hook(self._note_inputs, row))
         if row.kind == "accumulate_grad":
             return
         if "post_hook" in kinds:
-            yield torch_adapter.moved_to_front(node.register_hook(self._hook(self._note_outputs_before_hooks, row)))
-        yield node.register_hook(self._hook(self._note_outputs, row))
+            self._put(dicts.post, self._hook(self._note_outputs_before_hooks, row), first=True)
+        self._put(dicts.post, self._hook(self._note_outputs, row))
+
+    def _put(self, hooks: dict[Any, Any], hook: Callable[..., None], *, first: bool = False) -> None:
+        """Add a hook of ours behind the others, or before them."""
+        key = object()  # no handle has it
+        others = dict(hooks) if first else {}
+        for other in others:
+            del hooks[other]
+        hooks[key] = hook
+        hooks.update(others)
+        self._added.append((hooks, key))
 
     def _hook(self, note: Callable[..., None], row: AutogradNode) -> Callable[..., None]:
         """A hook that changes nothing. After an error of ours nothing more is noted, and the backward goes on."""
@@ -141,8 +161,7 @@ class NodeWatch:
             if self.error or self._is_inside_another():
                 return
             try:
-                with torch_adapter.without_any_torch_function(), torch_adapter.unseen_operators():
-                    note(row, *gradients)
+                torch_adapter.called_unseen(note, gradients[0], row, *gradients)
             except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must go on
                 self.error = f"{type(error).__name__} at {row.name} (#{row.number}): {error}"
 
@@ -235,6 +254,7 @@ class NodeWatch:
         """A copy of a gradient; a fingerprint where the budget is spent."""
         if gradient is None:
             return None
+        gradient = torch_adapter.plain_values(gradient)
         size = bytes_of(gradient)
         in_full = size <= SMALL or row.number in self.leaves or not can_be_fingerprinted(gradient)
         if not in_full and size > self.budget.left:
@@ -255,7 +275,7 @@ def _view(gradient: torch.Tensor, source: Any, snapshot: _Snapshot | None) -> Gr
     if source is None or snapshot is None or not isinstance(snapshot.value, Gradient) or snapshot.version is None:
         return None
     copy = snapshot.value.value
-    is_dense = type(gradient) is type(source) is torch.Tensor and gradient.layout is source.layout is torch.strided
+    is_dense = type(gradient) is type(source) is torch.Tensor and None not in (strides_of(gradient), strides_of(source))
     if not is_dense or gradient.dtype is not source.dtype or not torch_adapter.share_storage(gradient, source):
         return None
     offset = gradient.storage_offset() - source.storage_offset()

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from cabw_viz import torch_adapter
+
+Edges = Sequence[tuple[Any, int]]
+"""Autograd nodes, each with which of its gradients it is; a node may be None."""
 
 ROOT = None
 """Stands for GraphRoot, which Python cannot hold."""
@@ -26,6 +29,8 @@ class NumberedNodes:
     nodes: tuple[Any, ...]
     roots: tuple[tuple[Any, int], ...]
     """(node, which of its gradients) of each root of the call."""
+    following: dict[Any, Edges] = field(default_factory=dict)
+    """Where the gradients of each node go, read once: PyTorch makes new objects of it each time."""
 
     @cached_property
     def numbers(self) -> dict[Any, int]:
@@ -36,12 +41,17 @@ class NumberedNodes:
         """NodeCall number of an autograd node; None where the call does not run it."""
         return self.numbers.get(node)
 
+    def targets(self, node: Any) -> Edges:
+        """Where the gradients of a node go, those that go nowhere and those outside of the call included."""
+        return self.roots if node is ROOT else self.following[node]
+
     def edges(self, number: int) -> tuple[tuple[int, int, int], ...]:
         """(output, target number, target's input) of a node's edges within the call."""
-        node = self.nodes[number]
-        targets = self.roots if node is ROOT else node.next_functions
+        numbers = self.numbers
         return tuple(
-            (i, self.numbers[n], nr) for i, (n, nr) in enumerate(targets) if n in self.numbers and n is not ROOT
+            (i, numbers[n], nr)
+            for i, (n, nr) in enumerate(self.targets(self.nodes[number]))
+            if n is not ROOT and n in numbers
         )
 
 
@@ -53,15 +63,19 @@ def number_nodes(roots: Sequence[Any], inputs: Sequence[Any] = ()) -> NumberedNo
         inputs: Tensors or GradientEdges that it is limited to; empty for none.
     """
     root_edges = tuple(torch_adapter.gradient_edge(root) for root in roots)
-    root_nodes = [node for node, _ in root_edges]
+    following: dict[Any, Edges] = {}
+    children_of: dict[Any, list[Any]] = {ROOT: [node for node, _ in root_edges]}
 
     def children(node: Any) -> list[Any]:
-        return root_nodes if node is ROOT else [child for child, _ in node.next_functions if child is not None]
+        if node not in children_of:
+            following[node] = node.next_functions
+            children_of[node] = [child for child, _ in following[node] if child is not None]
+        return children_of[node]
 
     consumers, all_nodes = _consumer_counts(children)
     targets = {torch_adapter.gradient_edge(target)[0] for target in inputs}
     needed = _ancestors(targets, children) if targets else all_nodes
-    return NumberedNodes(tuple(_execution_order(children, consumers, needed)), root_edges)
+    return NumberedNodes(tuple(_execution_order(children, consumers, needed)), root_edges, following)
 
 
 def _consumer_counts(children: Callable[[Any], list[Any]]) -> tuple[Counter[Any], set[Any]]:

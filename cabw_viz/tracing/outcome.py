@@ -10,7 +10,7 @@ from cabw_viz.record.model import CaptureRecord, Failure
 
 @dataclass(frozen=True)
 class NewCapture:
-    """Compiled autograd traced the call to its end."""
+    """The call is a capture: compiled autograd traced it to its end, or it is watched without a trace."""
 
     index: int
     """Index of the capture that the call became."""
@@ -31,6 +31,7 @@ class TraceFailed:
 
     index: int
     """Index of the capture that has what the trace came to before it failed."""
+    record: CaptureRecord
     failure: Failure
 
 

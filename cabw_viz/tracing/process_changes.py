@@ -22,7 +22,7 @@ from cabw_viz.tracing.source_lines import SourceLines
 
 
 def changes_of_block(
-    own_cache: AbstractContextManager[None],
+    own_cache: AbstractContextManager[None] | None,
     engine_entry: Callable[..., Any],
     calls: ModuleCalls,
     lines: SourceLines | None,
@@ -30,13 +30,15 @@ def changes_of_block(
     """The changes, each as a context that makes and undoes it.
 
     Args:
-        own_cache: empties compiled autograd's cache of captures, at its start and its end.
+        own_cache: empties compiled autograd's cache of captures, at its start and its end. None leaves that change
+            out: where nothing is traced.
         engine_entry: runs in the place of the engine's entry, `(original, *args, **options)`.
         calls: records module calls.
         lines: records forward lines; None leaves the last two changes out.
     """
     # compiled autograd's cache of captures
-    yield own_cache
+    if own_cache is not None:
+        yield own_cache
     # torch.autograd._engine_run_backward
     yield torch_adapter.patched_engine_entry(engine_entry)
     # torch._dynamo.callback.callback_handler.install_callbacks, torch._dynamo.convert_frame.trace_frame

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 from cabw_viz import torch_adapter
 from cabw_viz.errors import warn
+from cabw_viz.record.changed import changed
 from cabw_viz.record.missing import MissingGradient
-from cabw_viz.record.model import AutogradNode, Leaf
+from cabw_viz.record.model import AutogradNode, Hook, Leaf
 from cabw_viz.record.options import LinesMode
 from cabw_viz.record.source_line import SourceLine
 from cabw_viz.runtime.user_objects import UserObjects
@@ -106,9 +106,19 @@ class Provenance:
         """Autograd nodes, each with its module, the call of it, and the line of its forward op."""
         rows = zip(nodes, self.calls.of(walk.nodes), self.calls.makers(walk.nodes), strict=True)
         return tuple(
-            replace(self._annotate(node, walk.nodes[node.number], call, names), backward_of=maker)
+            changed(node, backward_of=maker, **self._origin(node, walk.nodes[node.number], call, names))
             for node, call, maker in rows
         )
+
+    def hooks_on_tensors(self) -> Callable[[Any], list[Hook]]:
+        """Reads which hooks were registered in the block on tensors: a function of an autograd node."""
+        by_number = {} if self.lines is None else self.lines.hooks.by_node()
+
+        def hooks_of(live: Any) -> list[Hook]:
+            number = torch_adapter.sequence_number_of(live) if by_number else None
+            return by_number.get(number, []) if number is not None and self.calls.is_own(live) else []
+
+        return hooks_of
 
     @contextmanager
     def of_backward(self, call: EngineCall) -> Iterator[None]:
@@ -125,16 +135,17 @@ class Provenance:
                 warn(f"it is not known where the nodes that this backward makes come from ({error})")
             yield
 
-    def _annotate(self, node: AutogradNode, live: Any, call: ModuleCall | None, names: Names) -> AutogradNode:
+    def _origin(self, node: AutogradNode, live: Any, call: ModuleCall | None, names: Names) -> dict[str, Any]:
+        """The fields of a node's record that say where it comes from, as far as it is known."""
         if live is ROOT:
-            return node
+            return {}
         if node.kind == "accumulate_grad":  # has no number of its own; it belongs to the leaf's module
             owner = self._names.owner(names.subject_names(live.variable))
-            return node if owner is None else replace(node, module=owner.path, module_class=owner.cls)
+            return {} if owner is None else {"module": owner.path, "module_class": owner.cls}
         line = self._line(live)
         if call is None:
-            return replace(node, line=line)
-        return replace(node, module=call.name.path, module_class=call.name.cls, visit=call.visit, line=line)
+            return {"line": line}
+        return {"module": call.name.path, "module_class": call.name.cls, "visit": call.visit, "line": line}
 
     def _line(self, live: Any) -> SourceLine | None:
         number = torch_adapter.sequence_number_of(live)

@@ -2,6 +2,7 @@
 
 _enter
 ├─ _bypass            a call that must not be touched, or that `only=` leaves out
+├─ _watch             trace=False: read, and made as the user made it
 └─ _capture
    ├─ trace_only      run="eager": traced without running; then `run_in_eager` makes the call
    └─ trace_through   run="compiled", or the user's compiler in charge: captured on the way
@@ -30,6 +31,7 @@ from cabw_viz.tracing.trace_failures import failure_of
 from cabw_viz.tracing.trace_lock import TRACE_LOCK
 from cabw_viz.tracing.trace_only import run_in_eager, trace_only
 from cabw_viz.tracing.trace_through import trace_through
+from cabw_viz.tracing.watch_only import read, run_through
 
 
 class Recorder:
@@ -67,7 +69,8 @@ class Recorder:
         calls, lines = self.provenance.calls, self.provenance.lines
         Recorder._installed = self
         try:
-            for change in changes_of_block(self._block.cache.of_block(), self._handle_call, calls, lines):
+            own_cache = self._block.cache.of_block() if self._block.options.trace else None
+            for change in changes_of_block(own_cache, self._handle_call, calls, lines):
                 self._changes.enter_context(change)
             self._begin_forward()
         except BaseException:
@@ -127,7 +130,8 @@ class Recorder:
             self.provenance.note_left_out()
             return result
         try:
-            user_compiler = torch_adapter.user_compiler()
+            is_off = not (self._block.options.trace or torch_adapter.compiled_autograd_is_on())
+            user_compiler = None if is_off else torch_adapter.user_compiler()  # which switches it off and on
         except CabwError as error:
             return self._bypass(call, described, error.seen)
         try:
@@ -142,7 +146,7 @@ class Recorder:
             if outer is not None and outer.capture is not None:
                 trace.outer = outer.capture, outer.node
                 self._block.cache.mark_foreign()  # blocks that are alike would hit, and their gradients not be compared
-            return self._capture(trace, user_compiler)
+            return self._capture(trace, user_compiler) if trace.is_traced else self._watch(trace, user_compiler)
         finally:
             if outer is not None and trace.outcome is not None:
                 outer.note_capture(trace.outcome.index)
@@ -153,7 +157,8 @@ class Recorder:
 
         The gradients of a call that accumulates none go on through the outer one's graph.
         """
-        wanted = self._block.options.inner and torch_adapter.TRACES_INSIDE and call.accumulates
+        can_trace = torch_adapter.TRACES_INSIDE or not self._block.options.trace
+        wanted = self._block.options.inner and can_trace and call.accumulates
         return self._block.inner if wanted and torch_adapter.backward_is_running() else None
 
     def _bypass_reason(self, outer: InnerBackwards | None) -> str:
@@ -165,11 +170,13 @@ class Recorder:
         if torch_adapter.compiler_is_tracing():
             return "Dynamo or AOTAutograd is tracing it"
         maker = maker_in_torch()
+        if maker == "torch.func" and not self._block.options.trace:
+            return ""
         if maker == "torch.func":
             return "torch.func makes it (grad, vjp, jacrev and what is built on them), and excludes compiled autograd"
         if maker:
             return f"torch's higher-order operator {maker} makes it for a trace of its own, in its forward"
-        exclusion = torch_adapter.compiled_autograd_exclusion()
+        exclusion = torch_adapter.compiled_autograd_exclusion() if self._block.options.trace else ""
         return f"{exclusion} excludes compiled autograd here" if exclusion else ""
 
     def _reason_not_selected(self, described: BackwardCall) -> str:
@@ -185,7 +192,7 @@ class Recorder:
         self._block.sink.add_event(Event(described, "bypassed", reason))
         if torch_adapter.compiled_autograd_is_on():
             self._block.cache.mark_foreign()  # the user's compiler fills it with entries that are not ours
-        if threading.get_ident() == self._owner:
+        if threading.get_ident() == self._owner or not self._block.options.trace:
             return call.run()
         with TRACE_LOCK.shared():
             return call.run()
@@ -194,7 +201,9 @@ class Recorder:
         """Read the autograd graph of a call before it is traced."""
         run, compiler = (self._block.options.run, None) if user_compiler is None else ("user", user_compiler.function)
         with torch_adapter.unseen_operators(), torch_adapter.without_any_torch_function():
-            return BackwardTrace.prepare(described, call, run, compiler, self.names, self.provenance)
+            trace = BackwardTrace.prepare(described, call, run, compiler, self.names, self.provenance)
+        trace.is_traced = self._block.options.trace
+        return trace
 
     def _run_unread(self, call: EngineCall, described: BackwardCall, error: Exception) -> Any:
         """Make a call whose autograd graph could not be read: most often one that the engine refuses too."""
@@ -203,6 +212,14 @@ class Recorder:
         result = call.run()
         warn(f"this backward could not be read ({reason}); it ran in eager, unharmed")
         return result
+
+    def _watch(self, trace: BackwardTrace, user_compiler: UserCompiler | None) -> Any:
+        """Read the call, then make it."""
+        outcome = read(self._block, trace)
+        with self._made_nodes(trace.engine_call):
+            if user_compiler is not None:
+                return run_through(self._block, trace, outcome)
+            return run_in_eager(self._block, trace, outcome)
 
     def _capture(self, trace: BackwardTrace, user_compiler: UserCompiler | None) -> Any:
         """Trace the call, and make it: one before the other, or in one."""

@@ -15,6 +15,7 @@ from cabw_viz.record.model import AutogradNode, Leaf
 from cabw_viz.runtime.capture_state import CaptureState
 from cabw_viz.runtime.gradient_snapshots import Gradient, detached_copy, strides_of
 from cabw_viz.runtime.gradient_statistics import norm_of
+from cabw_viz.torch_adapter import HookDicts
 from cabw_viz.tracing.forward_notes import SavedOfOrigins
 from cabw_viz.tracing.leaves import variables_of
 from cabw_viz.tracing.node_gradients import Budget, NodeWatch
@@ -27,6 +28,7 @@ def watched_run(
     leaves: Sequence[Leaf],
     nodes: Sequence[AutogradNode],
     numbering: NumberedNodes,
+    dicts: Sequence[HookDicts | None],
     budget: Budget | None,
 ) -> Iterator[None]:
     """A context that copies each accumulated gradient of the eager backward made in it, by a pre-hook after all others.
@@ -39,6 +41,7 @@ def watched_run(
         leaves: of the call.
         nodes: the record's autograd nodes.
         numbering: the nodes themselves.
+        dicts: their hooks, where they were read; else empty.
         budget: bytes for the input and output gradients of all other nodes; None copies none of them.
     """
     nodes_of_leaves = {
@@ -46,7 +49,7 @@ def watched_run(
     }
     origins = SavedOfOrigins(numbering, state.forward_values.tensors) if state.arguments is None else None
     leaf_nodes = frozenset(nodes_of_leaves.values())
-    watch = NodeWatch(nodes, numbering, budget or Budget(0), leaf_nodes, leaves_only=budget is None, origins=origins)
+    watch = NodeWatch(nodes, numbering, budget or Budget(0), leaf_nodes, leaves_only=budget is None, origins=origins, dicts=dicts)
     keep_parameter_norms(state, variables_of(tuple(leaves), numbering))
     with watch.watching():
         yield
@@ -75,7 +78,9 @@ def keep_returned(state: CaptureState, leaves: Sequence[Leaf], returned: Sequenc
     for index, leaf in enumerate(leaves):
         if leaf.output is not None and returned[leaf.output] is not None:
             value = returned[leaf.output]
-            gradient = state.reference[index] = Gradient(detached_copy(value), strides_of(value))
+            copy = detached_copy(value)
+            strides = strides_of(value) if copy.shape == value.shape else strides_of(copy)  # else it has a batch
+            gradient = state.reference[index] = Gradient(copy, strides)
             # The engine stops before such a node, and does not call its hooks.
             if state.node_gradients is not None and leaf.autograd_node is not None:
                 inputs = state.node_gradients.inputs.get(leaf.autograd_node, ())

@@ -6,12 +6,13 @@ No hook is called and no tensor is kept: a key of numbers finds a tensor again a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from cabw_viz import torch_adapter
+from cabw_viz.record.changed import changed
 from cabw_viz.record.model import AutogradNode, GradientSpec, LiftedInput, SavedTensor
 from cabw_viz.torch_adapter import PACKED
 from cabw_viz.tracing.extract import ReadGraph
@@ -52,14 +53,14 @@ class SavedTensorIndex:
                 if number is not None and key is not None:
                     by_use[number, key] = row.index
         return tuple(
-            replace(node, saved=tuple(self._link_to_input(node.number, by_use, row) for row in node.saved))
+            changed(node, saved=tuple(self._link_to_input(node.number, by_use, row) for row in node.saved))
             for node in nodes
         )
 
     def _link_to_input(self, number: int, by_use: dict[tuple[int, TensorKey], int], row: SavedTensor) -> SavedTensor:
         key = self.keys.get((number, row.field))
         index = None if key is None else by_use.get((number, key))
-        return row if index is None else replace(row, input=index)
+        return row if index is None else changed(row, input=index)
 
 
 def read(
@@ -85,6 +86,8 @@ class _Reader:
         self.index = SavedTensorIndex()
         self._numbering, self._names = numbering, names
         self._storages: dict[tuple[int, ...], int] = {}
+        self._specs: dict[Any, tuple[GradientSpec | None, ...]] = {}
+        """What is expected of the gradients that enter each node."""
         self._named: dict[tuple[int, ...], list[tuple[TensorKey, tuple[str, ...]]]] = {}
         for names_of_tensor, tensor in names.named_tensors():
             key = _tensor_key(tensor)
@@ -93,7 +96,7 @@ class _Reader:
     def read(self, node: AutogradNode) -> AutogradNode:
         fn = self._numbering.nodes[node.number]
         saved = () if fn is ROOT else tuple(self._rows(node, fn))
-        return replace(node, saved=saved, gradients_in=_specs_in(node, fn), gradients_out=self._specs_out(fn))
+        return changed(node, saved=saved, gradients_in=self._specs_in(fn), gradients_out=self._specs_out(fn))
 
     def _rows(self, node: AutogradNode, fn: Any) -> Iterator[SavedTensor]:
         aot_nodes = iter(torch_adapter.aot_placeholders(fn) if node.kind == "aot_backward" else ())
@@ -103,7 +106,7 @@ class _Reader:
                 yield SavedTensor(name, packed=True, aot_node=aot_node)
             elif isinstance(value, torch.Tensor):
                 made_by = None if maker is None else self._numbering.number_of(maker)
-                yield replace(self._row(node.number, name, value), made_by=made_by, aot_node=aot_node)
+                yield changed(self._row(node.number, name, value), made_by=made_by, aot_node=aot_node)
         if torch_adapter.is_python_function(fn):
             yield from (self._row(node.number, name, value) for name, value in torch_adapter.ctx_tensors(fn))
 
@@ -132,17 +135,16 @@ class _Reader:
         return names, same_storage[0][1] if not names and len(same_storage) == 1 else ()
 
     def _specs_out(self, fn: Any) -> tuple[GradientSpec | None, ...]:
-        edges = self._numbering.roots if fn is ROOT else fn.next_functions
-        return tuple(None if node is None else _spec(node, nr) for node, nr in edges)
+        specs = ((self._specs_in(node), nr) for node, nr in self._numbering.targets(fn))
+        return tuple(inputs[nr] if nr < len(inputs) else None for inputs, nr in specs)
 
-
-def _specs_in(node: AutogradNode, fn: Any) -> tuple[GradientSpec | None, ...]:
-    return () if fn is ROOT else tuple(_spec(fn, nr) for nr in range(node.inputs))
-
-
-def _spec(fn: Any, nr: int) -> GradientSpec | None:
-    spec = torch_adapter.gradient_spec(fn, nr)
-    return None if spec is None else GradientSpec(*spec)
+    def _specs_in(self, fn: Any) -> tuple[GradientSpec | None, ...]:
+        if fn is ROOT:
+            return ()
+        if fn not in self._specs:
+            specs = torch_adapter.gradient_specs(fn)
+            self._specs[fn] = tuple(None if spec is None else GradientSpec(*spec) for spec in specs)
+        return self._specs[fn]
 
 
 def _tensor_key(tensor: torch.Tensor) -> TensorKey:

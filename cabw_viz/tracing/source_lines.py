@@ -20,7 +20,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -34,6 +34,7 @@ from cabw_viz.record.source_line import SourceLine
 from cabw_viz.runtime.stack_frames import code_owner, source_location
 from cabw_viz.torch_adapter import sequence_number
 from cabw_viz.tracing.forward_uses import CodeLine, ForwardUses
+from cabw_viz.tracing.tensor_hooks import TensorHooks, is_hooking
 
 _NOT_USER_CODE = tuple(str(Path(file).parent) for file in (__file__, torch_adapter.__file__))
 """Folders of the package whose frames may lie between the user's code and an op."""
@@ -72,11 +73,15 @@ class SourceLines(TorchFunctionMode):
         self._starts: array[int] = array("Q")
         self._ends: array[int] = array("Q")
         self._indices: array[int] = array("l")
-        self._index_of: dict[CodeLine, int] = {}
+        self._index_of: dict[tuple[int, int], int] = {}
+        """By the id of code in `_lines` and the line."""
         self._lines: list[CodeLine] = []
+        self._texts: dict[int, SourceLine] = {}
         self._functions = _Functions()
         self.uses: ForwardUses | None = None
         """Gets every operation that is seen; None where nothing is to."""
+        self.hooks = TensorHooks()
+        """The hooks on tensors that are registered in the block."""
 
     # -- switching on and off --------------------------------------------------------------------------------
 
@@ -147,6 +152,8 @@ class SourceLines(TorchFunctionMode):
         self._depth += 1
         try:
             result = func(*args, **(kwargs or {}))
+            if is_hooking(func):
+                self.hooks.note(func, args, result)
         finally:
             self._depth -= 1
             self._next = sequence_number()
@@ -181,7 +188,8 @@ class SourceLines(TorchFunctionMode):
     def _add(self, start: int, end: int, called_at: CodeLine | None) -> None:
         if called_at is None or start == end:
             return
-        index = self._index_of.setdefault(called_at, len(self._lines))
+        code, line = called_at
+        index = self._index_of.setdefault((id(code), line), len(self._lines))  # the hash of code is that of its text
         if index == len(self._lines):
             self._lines.append(called_at)
         self._starts.append(start)
@@ -202,8 +210,11 @@ class SourceLines(TorchFunctionMode):
         at = bisect_right(self._starts, number) - 1
         if at < 0 or number >= self._ends[at]:
             return None
-        code, line = self._lines[self._indices[at]]
-        return source_line(code.co_filename, line)
+        index = self._indices[at]
+        if index not in self._texts:
+            code, line = self._lines[index]
+            self._texts[index] = source_line(code.co_filename, line)
+        return self._texts[index]
 
 
 class _Functions:
@@ -223,7 +234,7 @@ class _Functions:
         for each in _frames_outwards(frame):
             if each.f_code in self._forwards:
                 inside = True
-            elif inside and _is_user_code(each.f_code.co_filename):
+            elif inside and _USER_FILES[each.f_code.co_filename]:
                 return each.f_code, each.f_lineno
         if not inside:
             self._others.add(frame.f_code)
@@ -250,13 +261,28 @@ def _frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def user_line(frame: FrameType | None) -> CodeLine | None:
     """The line of the nearest frame of user code, outwards, that is no `__torch_function__`."""
-    for each in _frames_outwards(frame):
-        if _is_user_code(each.f_code.co_filename) and each.f_code.co_name != "__torch_function__":
-            return each.f_code, each.f_lineno
+    while frame is not None:
+        code = frame.f_code
+        if _USER_FILES[code.co_filename] and code.co_name != "__torch_function__":
+            return code, frame.f_lineno
+        frame = frame.f_back
     return None
 
 
-@lru_cache(maxsize=4096)
+class _UserFiles(dict[str, bool]):
+    """Whether code of a file counts as user code; a dict, since it is asked for each frame of each op."""
+
+    def __missing__(self, file: str) -> bool:
+        if len(self) > _MOST_FILES:  # generated code has a name of its own each time
+            self.clear()
+        self[file] = is_user = _is_user_code(file)
+        return is_user
+
+
+_MOST_FILES = 4096
+_USER_FILES = _UserFiles()
+
+
 def _is_user_code(file: str) -> bool:
     """Whether a frame of this file counts as user code. The demo's forward does."""
     return code_owner(file) == "user" or (code_owner(file) == "ours" and not file.startswith(_NOT_USER_CODE))

@@ -22,7 +22,7 @@ from cabw_viz.tracing.cache_entry import CacheEntry
 from cabw_viz.tracing.capture_block import CaptureBlock
 from cabw_viz.tracing.forward_notes import note_forward
 from cabw_viz.tracing.gathered_parameters import gathered_parameters
-from cabw_viz.tracing.outcome import NewCapture, RanForeignGraph, TraceOutcome
+from cabw_viz.tracing.outcome import NewCapture, RanForeignGraph, TraceFailed, TraceOutcome
 from cabw_viz.tracing.reference_gradients import keep_returned, watched_run
 from cabw_viz.tracing.tracer import TraceStopped, guarding
 
@@ -66,11 +66,11 @@ def _compile(block: CaptureBlock, graph: torch.fx.GraphModule) -> CacheEntry:
 
 
 def run_in_eager(block: CaptureBlock, trace: BackwardTrace, outcome: TraceOutcome) -> Any:
-    """Make the user's call as they made it, and keep the gradients of a new capture."""
+    """Make the user's call as they made it, and keep the gradients of a new capture, of one without a graph too."""
     call = trace.engine_call
     if isinstance(outcome, RanForeignGraph):
         return outcome.result
-    if not isinstance(outcome, NewCapture):
+    if not isinstance(outcome, NewCapture | TraceFailed):
         return call.run()
     note_forward(trace.state, trace.numbering)
     try:
@@ -81,11 +81,11 @@ def run_in_eager(block: CaptureBlock, trace: BackwardTrace, outcome: TraceOutcom
         with (
             gathered_parameters(trace.state, outcome.record, trace.numbering, trace.names),
             block.running(outcome, trace),
-            watched_run(trace.state, trace.leaves, nodes, trace.numbering, block.budget),
+            watched_run(trace.state, trace.leaves, nodes, trace.numbering, trace.hook_dicts, block.budget),
         ):
             result = call.run()
     except BaseException as error:  # Ctrl-C too: the capture then has no reference, and its failure says why
-        block.note_raised(outcome, error)
+        block.note_raised(trace, outcome, error)
         raise
     trace.state.recomputation.compare_written()
     if not call.accumulates:

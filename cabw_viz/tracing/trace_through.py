@@ -55,7 +55,7 @@ def trace_through(block: CaptureBlock, trace: BackwardTrace, user_compiler: User
     except BaseException as error:
         if trace.outcome is None:
             trace.notes.error_node = trace.notes.node
-        block.note_raised(_settle(block, trace, error, reasons), error)
+        block.note_raised(trace, _settle(block, trace, error, reasons), error)
         raise
     outcome = _settle(block, trace, None, reasons)
     if block.keeps_gradients and not isinstance(outcome, CacheHit):

@@ -30,6 +30,7 @@ from cabw_viz.record.nonfinite import NonFiniteSearch
 from cabw_viz.record.options import Level
 from cabw_viz.record.results import NO_RESULTS, CaptureData, Results
 from cabw_viz.record.steps import StepMatrix
+from cabw_viz.record.untraced import graph_words
 from cabw_viz.record.wording import counted, run_words
 from cabw_viz.views import divergence_table as views_of_divergence
 from cabw_viz.views import missing_table as views_of_missing
@@ -196,7 +197,7 @@ def _record_title(record: CaptureRecord) -> str:
     facts = [
         run_words(record.run).ran,
         counted(len(record.autograd_nodes), "autograd node"),
-        counted(len(record.graph_nodes), "graph node"),
+        graph_words(record),
     ]
     title = _span("title", _text(call_title(record))) + _span("muted", _text(" · ".join(facts)))
     return title + (f" {_span('alarm', '✗ failed')}" if record.failure else "")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
-from cabw_viz.analysis.autograd_drawing import aot_ops, inner_function
+from cabw_viz.analysis.autograd_drawing import inner_function, region_words
 from cabw_viz.analysis.drawing import call_title, file_and_line, local_name, problem_of
 from cabw_viz.analysis.flow import AFTER, BEFORE, Entering, hooks_of, incoming, reached, returned_leaves, summed
 from cabw_viz.analysis.memory import module_text
@@ -15,6 +15,7 @@ from cabw_viz.record.coverage import coverage_text
 from cabw_viz.record.kinds import PLUMBING, AutogradKind, Outcome
 from cabw_viz.record.model import AutogradNode, CaptureRecord, Event, Leaf
 from cabw_viz.record.results import NO_RESULTS, Results
+from cabw_viz.record.untraced import graph_words
 from cabw_viz.record.wording import counted, run_words
 from cabw_viz.views.palette import LOOKS, TOUCHED
 from cabw_viz.views.text import SENTENCE, in_line, name_in_line, pad, visible, width
@@ -67,15 +68,18 @@ def _visible_places(record: CaptureRecord) -> list[int]:
 
 def _header(record: CaptureRecord, results: Results, flow: dict[int, Entering]) -> Iterator[str]:
     yield f"{in_line(call_title(record), 200)}, {run_words(record.run).ran}, torch {record.torch_version}"
-    plumbing = sum(node.kind in PLUMBING for node in record.graph_nodes)
     sums = sum(len(summed(entering)) for entering in flow.values())
     counts = [counted(len(record.autograd_nodes), "autograd node")]
-    counts.append(f"{counted(len(record.graph_nodes), 'graph node')} ({plumbing:,} of them plumbing)")
-    counts.append(counted(len(record.inputs), "lifted input"))
-    counts.append(counted(len(record.sizes), "lifted size"))
+    if record.is_traced:
+        plumbing = sum(node.kind in PLUMBING for node in record.graph_nodes)
+        counts.append(f"{graph_words(record)} ({plumbing:,} of them plumbing)")
+        counts.append(counted(len(record.inputs), "lifted input"))
+        counts.append(counted(len(record.sizes), "lifted size"))
     counts.append(counted(sum(len(node.hooks) for node in record.autograd_nodes), "hook"))
     counts.append(counted(sums, "gradient sum"))
     yield ", ".join(counts)
+    if not record.is_traced:
+        yield "watched without a trace (trace=False): no captured graph, and no reads of metadata were looked for"
     yield from (in_line(finding.text, 500) for finding in summary(record, results))
     coverage = coverage_text(record, "no part of this graph")
     if coverage:
@@ -112,7 +116,7 @@ def _remarks(record: CaptureRecord, node: AutogradNode, returned: dict[int, list
     if node.kind == "copy_slices":
         yield f"prologue, {in_line(inner_function(record, node))}, epilogue"
     if node.kind == "aot_backward":
-        yield counted(aot_ops(record, node), "op") + " of a compiled region"
+        yield region_words(record, node)
     for kinds in (BEFORE, ("unpack_hook",), AFTER):
         for _, hook in hooks_of(node, kinds):
             at = f" at {in_line(file_and_line(hook.where))}" if hook.where else ""
@@ -177,5 +181,5 @@ def _event_line(event: Event, records: Sequence[CaptureRecord]) -> str:
     elif event.capture is not None and event.capture < len(records):
         record = records[event.capture]
         nodes = counted(len(record.autograd_nodes), "autograd node")
-        line += f"  capture {event.capture}: {nodes}, {counted(len(record.graph_nodes), 'graph node')}"
+        line += f"  capture {event.capture}: {nodes}, {graph_words(record)}"
     return f"{line}  {in_line(event.reason, SENTENCE)}" if event.reason else line

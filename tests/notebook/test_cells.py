@@ -86,6 +86,17 @@ def test_run_compiled(shell):
     assert shell["run"][0].record.run == "compiled"
 
 
+def test_no_trace(shell):
+    shell.ok("%%cabw --no-trace --name run\n" + BACKWARD)
+    assert list(shell["run"].events.outcome) == ["watched"]
+    assert "without a trace" in shell.run("%cabw touches").usage_error
+
+
+@pytest.mark.parametrize("option", ["--parity", "--dtype float64", "--level fx"])
+def test_no_trace_beside_what_needs_a_graph(shell, option):
+    assert "--no-trace makes no graph" in shell.run(f"%%cabw --no-trace {option}\n{BACKWARD}").usage_error
+
+
 def test_level(shell):
     html = shell.ok("%%cabw --level fx\n" + BACKWARD).shown[0]["text/html"]
     assert ("validate_outputs" in html) == ("<svg" in html)

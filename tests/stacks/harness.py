@@ -73,6 +73,30 @@ def trained(name: str, call: Call | None) -> list[dict[str, Any]]:
     return states
 
 
+def watched_faults(name: str) -> list[str]:
+    """What goes wrong in a stack of which each step is watched without a trace; nothing where all is as without."""
+    plain = trained(name, None)
+    training = STACKS[name].build()
+    options = {key: value for key, value in STACKS[name].options.items() if key != "run"}
+    torch.manual_seed(1)
+    states, faults = [], []
+    for index in range(STEPS):
+        if training.optimizer is not None:
+            training.optimizer.zero_grad()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with cabw_viz.capture(training.model, trace=False, **options) as session:
+                loss = _backward(training, index)
+        faults += [f"warned: {each.message}" for each in caught if issubclass(each.category, cabw_viz.CabwWarning)]
+        faults += [f"step {index}: {outcome}" for outcome in session.events["outcome"] if outcome == "failed"]
+        if not len(session) or not all(capture._state.has_reference for capture in session):  # a test
+            faults.append(f"step {index} was not watched: {session!r}")
+        if training.optimizer is not None:
+            training.optimizer.step()
+        states.append({"loss": loss, **state_of(training.model, training.optimizer)})
+    return [*faults, *differences_of(plain, states)]
+
+
 def _backward(training: Training, index: int) -> float:
     with training.around():
         loss = training.loss(index)
@@ -160,7 +184,7 @@ def faults_in_processes(name: str, folder: Path, mode: str, seconds: float = 120
     Args:
         name: of the stack.
         folder: an empty one.
-        mode: `together`, `apart`, or `gradients` (see `local_gradient_faults`).
+        mode: `together`, `apart`, `watched` (see `watched_faults`) or `gradients` (see `local_gradient_faults`).
         seconds: after which all of them are killed.
     """
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -194,8 +218,10 @@ def main(name: str, folder: str, rank: str, mode: str) -> None:
 
     store = dist.FileStore(f"{folder}/store", STACKS[name].ranks)
     dist.init_process_group("gloo", store=store, rank=int(rank), world_size=STACKS[name].ranks)
-    gradients = mode == "gradients"
-    faults = local_gradient_faults(name) if gradients else faults_of(name, CALLS, apart=mode == "apart")
+    if mode in ("gradients", "watched"):
+        faults = local_gradient_faults(name) if mode == "gradients" else watched_faults(name)
+    else:
+        faults = faults_of(name, CALLS, apart=mode == "apart")
     dist.barrier()
     (Path(folder) / f"{rank}.json").write_text(json.dumps(faults))
     sys.stdout.flush()

@@ -90,6 +90,7 @@ def _facts(record: CaptureRecord, results: Results, capture: int, model: str) ->
         "way": run_words(record.run).way,
         "torch": record.torch_version,
         "seconds": record.seconds,
+        "traced": record.is_traced,
         "graph_nodes": len(record.graph_nodes),
         "plumbing": sum(node.kind in PLUMBING for node in record.graph_nodes),
         "inputs": len(record.inputs),

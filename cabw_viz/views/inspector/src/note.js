@@ -13,6 +13,7 @@ const note = (head, text) => [h("b", null, head), ...(text ? [h("span", null, te
 /** A level that has no data. */
 function pendingNote(inspector, level) {
   const { data } = inspector.graph;
+  if (!data.traced) return note("There is no graph", "This backward was watched without a trace (trace=False).");
   if (level === "aten" && !inspector.levels.has("aten"))
     return [
       h("b", null, data.graph_nodes ? "Not lowered to aten operators" : "There is no graph to lower"),

@@ -33,6 +33,15 @@ function nameOf(item) {
 /** What stands where there is nothing to show: what is missing, then what makes it. */
 export const empty = (...children) => h("div.cabw-empty", null, ...children);
 
+/** What stands where only a captured graph would tell, in a capture that was not traced. */
+export const untraced = () =>
+  empty(
+    "This backward was watched without a trace, so there is no captured graph. To have one: ",
+    h("code", null, "capture(model)"),
+    " without ",
+    h("code", null, "trace=False"),
+  );
+
 /** A small heading, with a figure at its right. */
 export const heading = (text, note) => h("h3", null, h("span", null, text), note && h("small", null, note));
 

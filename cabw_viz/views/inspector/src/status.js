@@ -11,7 +11,7 @@ export function statusItems(inspector) {
     touchStatus(inspector),
     parityStatus(inspector),
     h("button.end", { onclick: () => inspector.help(), title: "Keyboard help" }, "Keys ?"),
-  ];
+  ].filter(Boolean);
 }
 
 function touchStatus(inspector) {
@@ -21,6 +21,7 @@ function touchStatus(inspector) {
     inspector.openTab("metadata");
     if (touched[0]) inspector.reveal(touched[0].key);
   };
+  if (!inspector.graph.data.traced) return h("button", { onclick }, "not traced");
   const untouched = watched.has("initial_trace") ? "initial trace: untouched" : "initial trace: not watched";
   return h(
     "button",
@@ -30,6 +31,7 @@ function touchStatus(inspector) {
 }
 
 function parityStatus(inspector) {
+  if (!inspector.graph.data.traced) return null;
   const { first, wrong, parity, parameters } = inspector.graph;
   const onclick = () => {
     inspector.setColour("parity");

@@ -1,6 +1,6 @@
 /** Work that only a kernel can do, requested in a panel: its options, how far it is, its outcome. */
 import { h } from "./dom.js";
-import { empty } from "./parts.js";
+import { empty, untraced } from "./parts.js";
 
 const PATIENCE = 8000; // milliseconds without an answer after which the kernel is busy or gone
 
@@ -61,6 +61,7 @@ export class Task {
 /** The form for a task, or what stands in its place where there is no kernel. `missing` says what has not been computed. */
 export function taskForm(inspector, what, missing) {
   const { button, code } = TEXTS[what];
+  if (!inspector.graph.data.traced) return missing ? untraced() : null;
   if (!inspector.model.get("kernel")) return missing ? empty(missing, " With a kernel: ", h("code", null, code)) : null;
   const choices = inspector.model.get("choices")?.[what];
   if (!choices) return missing ? empty(missing) : null; // the session holds nothing that could be run

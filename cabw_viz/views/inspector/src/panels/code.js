@@ -2,12 +2,13 @@
 import { statement } from "../code.js";
 import { h, number, plural } from "../dom.js";
 import { virtualList } from "../list.js";
-import { empty } from "../parts.js";
+import { empty, untraced } from "../parts.js";
 
 const LINE = 18;
 const WIDE = 1000; // characters of a line that are shown
 
 export function codePanel(inspector) {
+  if (!inspector.graph.data.traced) return h("div.cabw-pad", null, h("h2", null, "Code"), untraced());
   const code = inspector.code();
   if (!code)
     return h("div.cabw-pad", null, empty(inspector.model.get("kernel") ? "Fetching the code…" : "Unpacking the code…"));

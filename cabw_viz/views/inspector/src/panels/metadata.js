@@ -1,6 +1,6 @@
 /** Reads of metadata, by phase: the code that read, and the node. */
 import { h, number, plural } from "../dom.js";
-import { empty, heading, kindMark, link, meter, place, scope, title, linkProps } from "../parts.js";
+import { empty, heading, kindMark, link, meter, place, scope, title, untraced, linkProps } from "../parts.js";
 import { taskForm } from "../task.js";
 
 const MOST = 40;
@@ -8,6 +8,7 @@ const total = (touches) => touches.reduce((sum, t) => sum + t.count, 0);
 
 export function metadataPanel(inspector) {
   const { graph } = inspector;
+  if (!graph.data.traced) return h("div.cabw-pad", null, h("h2", null, "Metadata"), untraced());
   const selected = inspector.selection ? new Set(inspector.selectedNodes()) : null;
   const of = (phase) => graph.touches.filter((t) => t.phase === phase && (!selected || selected.has(t.node)));
   const initial = of("initial_trace");

@@ -8,6 +8,7 @@ const FEW = 200; // more rows than these get one height, so that only those in s
 const ROW = 62;
 const LOOKS = {
   captured: ["captured", "Captured"],
+  watched: ["captured", "Watched"],
   cache_hit: ["hit", "Cache hit"],
   failed: ["failed", "Failed"],
   bypassed: ["bypassed", "Bypassed"],
@@ -17,7 +18,7 @@ export function missesPanel(inspector) {
   const { events, again } = inspector.session;
   if (!events.length)
     return h("div.cabw-pad", null, h("h2", null, "Misses"), empty("No backward call of a session is known here."));
-  const count = events.filter((e) => e.outcome === "captured").length;
+  const count = events.filter((e) => e.outcome === "captured" || e.outcome === "watched").length;
   const rows = mergeEqual(events);
   return h(
     "div",
@@ -79,7 +80,7 @@ function line(inspector, e, i) {
       "div.why",
       null,
       h("span.mono", null, `${e.function} at ${e.where || "an unknown place"}`),
-      e.capture === null || e.outcome !== "captured" ? null : captureLink(inspector, e.capture),
+      e.capture === null || !["captured", "watched"].includes(e.outcome) ? null : captureLink(inspector, e.capture),
     ),
     e.reason ? h("div.why", { title: e.reason }, words) : null,
     words !== e.reason ? h("div.why.mono.cabw-wrap.cabw-raw", null, e.reason) : null,

@@ -79,9 +79,7 @@ export function overview(inspector) {
             ["Model", data.model],
             ["Ran", data.way],
             ["Autograd nodes", number(graph.nodes.size)],
-            ["Graph nodes", `${number(data.graph_nodes)}, of them ${number(data.plumbing)} plumbing`],
-            ["Inputs", `${plural(data.inputs, "tensor")}, ${plural(data.sizes, "size")}`],
-            ["Traced in", `${data.seconds.toFixed(2)} s`],
+            ...(data.traced ? traceFacts(data) : [["Graph", "none: watched without a trace"]]),
             ["PyTorch", data.torch],
             ["Other gradients", data.coverage],
             ["Forward lines", data.lines_off && `none: ${data.lines_off}`],
@@ -92,12 +90,18 @@ export function overview(inspector) {
   );
 }
 
+const traceFacts = (data) => [
+  ["Graph nodes", `${number(data.graph_nodes)}, of them ${number(data.plumbing)} plumbing`],
+  ["Inputs", `${plural(data.inputs, "tensor")}, ${plural(data.sizes, "size")}`],
+  ["Traced in", `${data.seconds.toFixed(2)} s`],
+];
+
 function failureFinding(inspector) {
   const { data } = inspector.graph;
   const node = inspector.graph.nodes.get(data.failed_at);
   return finding(inspector, {
     icon: "cross",
-    head: node ? `Stopped at ${title(node)}` : "The trace stopped",
+    head: node ? `Stopped at ${title(node)}` : data.traced ? "The trace stopped" : "The backward raised",
     text: sentence(data.failure),
     onclick: () => node && inspector.reveal(node.key),
   });
@@ -135,7 +139,7 @@ function parityFinding(inspector) {
   };
   const { first, wrong, parameters } = graph;
   if (!graph.parity && !first)
-    return graph.data.failure
+    return graph.data.failure || !graph.data.traced
       ? null
       : finding(inspector, {
           icon: "ring",
@@ -258,6 +262,7 @@ function callFindings(inspector) {
       onclick,
     });
   const failures = events.filter((e) => e.outcome === "failed" || e.outcome === "bypassed");
+  const watched = events.filter((e) => e.outcome === "watched").length;
   const once =
     events.length > 1 ? "No later backward call was captured again." : "The only backward call of the session.";
   const recaptures = again.length
@@ -275,9 +280,14 @@ function callFindings(inspector) {
           onclick,
         })
       : null,
-    finding(inspector, { icon: "circle", colour: CALM, ...recaptures, onclick }),
+    finding(inspector, { icon: "circle", colour: CALM, ...(watched ? watchedWords(watched) : recaptures), onclick }),
   ];
 }
+
+const watchedWords = (count) => ({
+  head: `Watched ${count === 1 ? "once" : `${number(count)} times`}, without a trace`,
+  text: "The Misses panel lists the calls.",
+});
 
 const noCalls = () =>
   empty(

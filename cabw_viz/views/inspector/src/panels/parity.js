@@ -29,7 +29,7 @@ export function parityPanel(inspector) {
       null,
       h("h2", null, "Parity"),
       taskForm(inspector, "parity", "Parity has not been computed."),
-      divergenceParts(inspector),
+      graph.data.traced ? divergenceParts(inspector) : null,
     );
   const ui = inspector.panels.state("parity list", () => ({ show: graph.wrong.length ? "bad" : "all", by: "order" }));
   const rows = visibleRows(graph, ui);
