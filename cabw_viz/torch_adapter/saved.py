@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -96,11 +96,11 @@ def _raw_attributes(node: Any) -> tuple[str, ...]:
     """The attributes of a node that hold what it has saved, as it is packed."""
     if not DETECTS_PACKED:
         return ()
-    return ("_raw_saved_tensors",) if is_python_function(node) else _raw_attributes_of(type(node))
+    return ("_raw_saved_tensors",) if is_python_function(node) else _raw_attributes_of(node.__class__)
 
 
 @functools.cache
-def _raw_attributes_of(cls: Hashable) -> tuple[str, ...]:
+def _raw_attributes_of(cls: type) -> tuple[str, ...]:
     """The same of a class of PyTorch's; a Function's own would be kept alive here."""
     return tuple(attribute for attribute in dir(cls) if attribute.startswith(_RAW))
 

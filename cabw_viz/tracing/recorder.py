@@ -137,6 +137,8 @@ class Recorder:
         try:
             trace = self._prepare(call, described, user_compiler)
         except Exception as error:  # noqa: BLE001  # whatever it is, the user's call must be made
+            if maker_in_torch() == "torch.func":
+                return self._bypass(call, described, f"torch.func makes it, and it could not be read ({error})")
             return self._run_unread(call, described, error)
         try:
             if outer is not None and outer.shares(trace.numbering):

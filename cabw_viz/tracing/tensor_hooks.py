@@ -18,6 +18,7 @@ from cabw_viz.record.kinds import HookKind
 from cabw_viz.record.model import Hook
 from cabw_viz.tracing.extract import describe_function
 
+
 def hook_row(kind: HookKind, function: Any, position: int | None = None) -> Hook:
     """A Python hook as a record.
 
@@ -70,7 +71,7 @@ class TensorHooks:
         if function is torch.Tensor.retain_grad:
             self._retaining.append(weakref.ref(tensor))
         else:
-            self._hooks.append(_Registered(number, hook_row("tensor_pre_hook", *hook, tensor.output_nr), handle))
+            self._hooks.append(_Registered(number, hook_row("tensor_pre_hook", hook[0], tensor.output_nr), handle))
         if len(self._hooks) + len(self._retaining) > self._limit:
             self._drop_removed()
 
