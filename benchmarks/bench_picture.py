@@ -5,7 +5,7 @@
 
 Models: transformer encoders of 12 and 48 layers, and an LSTM of 32 steps, written op by op. `inspector`: the backward
 is captured, packed, opened in headless Chromium and drawn to the first frame, at level `autograd`; of it `capture` is
-what tracing and the backward take. `torchviz`: `make_dot` and `dot -Tsvg`, which is given up after five minutes; the
+what tracing and the backward take. `watched`: the same with `trace=False`. `torchviz`: `make_dot` and `dot -Tsvg`, which is given up after five minutes; the
 backward is not run there. Wall time, and in brackets the CPU time of this process and its children: of the browser,
 which has several processes, neither is its child's; its part is given as it measures itself.
 """
@@ -68,11 +68,11 @@ def lstm() -> tuple[torch.nn.Module, Callable[[], torch.Tensor]]:
 MODELS = {"12 layers": lambda: encoder(12), "48 layers": lambda: encoder(48), "LSTM, 32 steps": lstm}
 
 
-def ours(model: torch.nn.Module, loss: Callable[[], torch.Tensor], folder: Path) -> str:
+def ours(model: torch.nn.Module, loss: Callable[[], torch.Tensor], folder: Path, *, trace: bool) -> str:
     """Capture, pack, open, draw."""
     with chromium() as browser:  # started before the clock: in a notebook it is there
         page = browser.new_page(viewport={"width": 1280, "height": 760}, bypass_csp=True)
-        with cabw_viz.capture(model, gradients="leaves") as session:
+        with cabw_viz.capture(model, gradients="leaves", trace=trace) as session:
             found = loss()
             start, cpu = time.perf_counter(), time.process_time()
             found.backward()
@@ -119,13 +119,16 @@ def main(names: list[str]) -> None:
     print(header("from a loss to a picture"))
     print(f"  load of the machine before: {os.getloadavg()[0]:.1f}")
     loss = encoder(1)
-    with cabw_viz.capture(loss[0], gradients="leaves"):
-        loss[1]().backward()  # what is slow the first time in a process
+    for trace in (True, False):
+        with cabw_viz.capture(loss[0], gradients="leaves", trace=trace) as session:
+            loss[1]().backward()  # what is slow the first time in a process
+        session[0].to_html(Path(tempfile.gettempdir()) / "inspector.html")
     if not TORCHVIZ:
         print("  torchviz is not installed, so it is not measured; try: pip install torchviz")
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            print(f"\n{name}\n  inspector: {ours(*MODELS[name](), Path(folder))}", flush=True)
+            print(f"\n{name}\n  watched: {ours(*MODELS[name](), Path(folder), trace=False)}", flush=True)
+            print(f"  inspector: {ours(*MODELS[name](), Path(folder), trace=True)}", flush=True)
             if TORCHVIZ:
                 print(f"  torchviz: {theirs(*MODELS[name](), Path(folder))}", flush=True)
 

@@ -187,8 +187,7 @@ def test_the_error_of_a_failed_capture_stays_that_of_its_trace():
     with session, pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
     assert outcomes(session) == ["failed"]
-    assert "; the run raised RuntimeError: one of the variables" in session.events["reason"][0]
-    assert session[0].error.type == "RuntimeError"
+    assert session.events["reason"][0] == str(session[0].error)
     with pytest.raises(CabwError, match="the run of this backward raised RuntimeError"):
         session[0]._captured.check_reference()
 
@@ -345,7 +344,7 @@ def test_watched_steps_in_a_row_take_constant_memory(steps):
     finally:
         tracemalloc.stop()
         gc.enable()
-    assert after - before < 50_000  # of Python's memory: 20 records of this model take more
+    assert after - before < 500 * steps  # the record of one takes 20 kB; torch itself leaves 50 bytes a step
 
 
 def count_of_tensors():

@@ -111,10 +111,8 @@ class SessionLog:
         self.events.append(event)
 
     def add_run_failure(self, index: int, failure: Failure) -> None:
-        """Note in a capture's event that the run of its call raised, and in its record if it has no failure yet."""
-        record = self.captures[index].record
-        if record.failure is None:
-            self.update_record(index, replace(record, failure=failure))
+        """Note in a capture's record and in its event that the run of the captured call raised."""
+        self.update_record(index, replace(self.captures[index].record, failure=failure))
         position = next(
             i for i, event in enumerate(self.events) if event.outcome != "cache_hit" and event.capture == index
         )

@@ -483,6 +483,27 @@ def test_what_is_missing_is_said(browser, saved, name):
         assert ("known here" in found.panel) == (not events)
 
 
+def test_a_capture_without_a_trace_says_so_where_a_graph_would_tell(browser, saved):
+    nodes = tuple(replace(node, graph_nodes=()) for node in records.mlp().autograd_nodes)
+    record = replace(
+        records.mlp(), autograd_nodes=nodes, graph_nodes=(), inputs=(), sizes=(), watched=(), is_traced=False
+    )
+    with inspected(browser, saved("untraced", [record], [Event(call(0), "watched", "", 0, 0.001)])) as found:
+        assert "Watched once, without a trace" in found.panel
+        assert "none: watched without a trace" in found.panel
+        assert "not traced" in found.page.locator(".cabw-status").inner_text()
+        for tab in ("Metadata", "Parity", "Code"):
+            found.tab(tab)
+            assert "there is no captured graph" in found.panel
+            assert "capture(model) without trace=False" in found.panel
+            assert "cap." not in found.panel  # no call that would be refused as well
+        assert "Untouched" not in found.panel
+        found.tab("Misses")
+        assert "Watched" in found.panel
+        found.do("i.setLevel('fx')")
+        assert "There is no graph" in found.page.locator(".cabw-note").inner_text()
+
+
 def test_a_task_says_how_it_goes(browser, saved):
     """With a model that claims a kernel and never answers, and then with the answers that a kernel gives."""
     set_traits = "t => { for (const [k, v] of Object.entries(t)) cabw.model.set(k, v); cabw.model.save_changes(); }"
