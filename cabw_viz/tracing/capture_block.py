@@ -142,7 +142,7 @@ class CaptureBlock:
         return TraceFailed(capture.index, capture.record, failure)
 
     def note_raised(self, trace: BackwardTrace, outcome: TraceOutcome, error: BaseException) -> None:
-        """Note that the run of a call raised. What a failed trace says stays: that it failed is why there is no graph."""
+        """Note that the run of a call raised. A failed trace stays what stopped the capture."""
         trace.state.run_failure = failure_of(error)
         if isinstance(outcome, NewCapture):
             self.sink.add_run_failure(outcome.index, trace.state.run_failure)
