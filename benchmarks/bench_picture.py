@@ -5,9 +5,10 @@
 
 Models: transformer encoders of 12 and 48 layers, and an LSTM of 32 steps, written op by op. `inspector`: the backward
 is captured, packed, opened in headless Chromium and drawn to the first frame, at level `autograd`; of it `capture` is
-what tracing and the backward take. `watched`: the same with `trace=False`. `torchviz`: `make_dot` and `dot -Tsvg`, which is given up after five minutes; the
-backward is not run there. Wall time, and in brackets the CPU time of this process and its children: of the browser,
-which has several processes, neither is its child's; its part is given as it measures itself.
+what tracing and the backward take. `watched`: the same with `trace=False`. `torchviz`: `make_dot` and `dot -Tsvg`,
+which is given up after five minutes; the backward is not run there. Wall time, and in brackets the CPU time of this
+process and its children: of the browser, which has several processes, neither is its child's; its part is given as it
+measures itself.
 """
 
 from __future__ import annotations

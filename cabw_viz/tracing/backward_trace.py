@@ -157,6 +157,7 @@ class BackwardTrace:
     def watched_record(self) -> CaptureRecord:
         """The record of a call that is not traced: all that its autograd nodes tell before they run."""
         self.read_saved_tensors()
+        self._read_missing()
         self._read_hooks()
         return self._bare_record(None)
 

@@ -49,7 +49,9 @@ def watched_run(
     }
     origins = SavedOfOrigins(numbering, state.forward_values.tensors) if state.arguments is None else None
     leaf_nodes = frozenset(nodes_of_leaves.values())
-    watch = NodeWatch(nodes, numbering, budget or Budget(0), leaf_nodes, leaves_only=budget is None, origins=origins, dicts=dicts)
+    watch = NodeWatch(
+        nodes, numbering, budget or Budget(0), leaf_nodes, leaves_only=budget is None, origins=origins, dicts=dicts
+    )
     keep_parameter_norms(state, variables_of(tuple(leaves), numbering))
     with watch.watching():
         yield
@@ -75,6 +77,14 @@ def keep_parameter_norms(state: CaptureState, variables: Sequence[Any]) -> None:
 
 def keep_returned(state: CaptureState, leaves: Sequence[Leaf], returned: Sequence[Any]) -> None:
     """Keep copies of what `torch.autograd.grad` returned."""
+    try:
+        _copy_returned(state, leaves, returned)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the user gets their gradients
+        state.has_reference, state.reference_error = False, f"{type(error).__name__}: {error}"
+        warn(f"the gradients of this backward were not kept ({state.reference_error})")
+
+
+def _copy_returned(state: CaptureState, leaves: Sequence[Leaf], returned: Sequence[Any]) -> None:
     for index, leaf in enumerate(leaves):
         if leaf.output is not None and returned[leaf.output] is not None:
             value = returned[leaf.output]
