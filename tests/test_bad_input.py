@@ -184,6 +184,32 @@ def test_importing_imports_no_torch_and_an_unknown_name_is_an_attribute_error():
         _ = cabw_viz.nonsense
 
 
+HEAVY = {"torch", "pandas", "numpy", "graphviz", "anywidget", "ipywidgets", "jinja2", "tqdm"}
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "import cabw_viz; dir(cabw_viz)",
+        "import IPython.core.interactiveshell as s; import cabw_viz;"
+        " cabw_viz.load_ipython_extension(s.InteractiveShell.instance())",
+        "import cabw_viz.surfaces.cli as cli; import contextlib;"
+        " exec('with contextlib.suppress(SystemExit): cli.main([\"--help\"])')",
+    ],
+)
+def test_nothing_heavy_is_loaded_before_it_is_needed(work):
+    code = f"import sys; {work}; loaded = {HEAVY!r} & set(sys.modules); assert not loaded, loaded"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_importing_where_torch_is_loaded_adds_modules_of_the_package_alone():
+    code = (
+        "import sys, torch; before = set(sys.modules); import cabw_viz\n"
+        "assert {name.partition('.')[0] for name in set(sys.modules) - before} <= {'cabw_viz'}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_records_are_made_without_torch():
     code = (
         "import sys; import cabw_viz.record.model, cabw_viz.record.comparison, cabw_viz.analysis.parity\n"

@@ -253,3 +253,17 @@ def test_the_order_of_accumulations_does_not_matter():
         if record.by_number[n].leaf is not None
     ]
     assert [name.split(".", 2)[2] for name in leaf] == [name.split(".", 2)[2] for name in other]
+
+
+def test_parts_of_a_block_are_those_that_it_would_be_cut_into_itself():
+    structure = Structure(module_tree(encoder(LAYERS)))
+    (stack,) = structure.tree.named("layers")
+    head, *others = stack.modules
+
+    def described(groups):
+        return [(group.key, group.own, group.cls, group.part, group.parts, group.nodes) for group in groups]
+
+    assert any(group.own for group in head.children)
+    for other in others:
+        assert described(structure.children(other, head)) == described(other.children)
+        assert all(group.parent is other for group in structure.children(other, head))

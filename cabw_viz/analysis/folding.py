@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 from cabw_viz.analysis.module_tree import Group, ModuleTree
 from cabw_viz.analysis.touches import marks
@@ -40,6 +42,7 @@ class Structure:
         self._orders: dict[Group, tuple[int, ...]] = {}
         self._signatures: dict[Group, Hashable] = {}
         self._differences: dict[tuple[Group, ...], list[str]] = {}
+        self._children: dict[Group, list[Group]] = {}
 
     # -- structure -------------------------------------------------------------------------------------------
 
@@ -85,6 +88,21 @@ class Structure:
                     row += (edge.output, -1 - outside.setdefault(edge.target, len(outside)), 0)
         return group.cls, group.own, tuple(row)
 
+    def children(self, group: Group, like: Group) -> list[Group]:
+        """What a group is made of, in the order of another one that is built alike, whose own parts are found once."""
+        if group is like:
+            return group.children
+        if group not in self._children:
+            places = dict(zip(self.order(like), self.order(group), strict=True))
+            modules = dict(zip(map(id, like.modules), group.modules, strict=True))
+            self._children[group] = [
+                modules[id(child)]
+                if not child.own
+                else replace(child, key=group.key, path=group.path, nodes=_mapped(child.nodes, places), parent=group)
+                for child in like.children
+            ]
+        return self._children[group]
+
     # -- what differs ----------------------------------------------------------------------------------------
 
     def unlike(self, group: Group, others: Group) -> str:
@@ -119,30 +137,39 @@ class Structure:
         return self._differences[key]
 
     def _differing(self, groups: Sequence[Group]) -> Iterator[str]:
-        for what, look_of in self._looks().items():
-            looks = [tuple(look_of(self.record.by_number[number]) for number in self.order(group)) for group in groups]
+        orders = [self.order(group) for group in groups]
+        for what, looks_of_nodes in self._looks.items():
+            looks = [tuple(map(looks_of_nodes.__getitem__, order)) for order in orders]
             usual, count = Counter(looks).most_common(1)[0]
             if count < len(groups):
                 others = [group.key for group, look in zip(groups, looks, strict=True) if look != usual]
                 yield f"other {what} in {_listed(others[::-1])}"  # in the order of the forward
 
-    def _looks(self) -> dict[str, Callable[[AutogradNode], Hashable]]:
+    @cached_property
+    def _looks(self) -> dict[str, dict[int, int]]:
+        """By what may differ, and by node: a number that is the same for nodes in which it does not."""
         leaves, touched = self.record.leaves, marks(self.record)
-        return {
+
+        look_of: dict[str, Callable[[AutogradNode], Hashable]] = {
             "kinds of nodes": lambda node: node.kind,
             "shapes": lambda node: (
-                tuple(spec and spec.shape for spec in (*node.gradients_in, *node.gradients_out)),
-                tuple(tensor.shape for tensor in node.saved),
+                tuple([spec and spec.shape for spec in (*node.gradients_in, *node.gradients_out)]),
+                tuple([tensor.shape for tensor in node.saved]),
                 None if node.leaf is None else leaves[node.leaf].shape,
             ),
             "dtypes": lambda node: (
-                tuple(spec and spec.dtype for spec in (*node.gradients_in, *node.gradients_out)),
-                tuple(tensor.dtype for tensor in node.saved),
+                tuple([spec and spec.dtype for spec in (*node.gradients_in, *node.gradients_out)]),
+                tuple([tensor.dtype for tensor in node.saved]),
                 None if node.leaf is None else leaves[node.leaf].dtype,
             ),
-            "hooks": lambda node: tuple(hook.kind for hook in node.hooks),
+            "hooks": lambda node: tuple([hook.kind for hook in node.hooks]),
             "touches": lambda node: str(touched.get(node.number, "")),
         }
+        return {what: self._numbered(look) for what, look in look_of.items()}
+
+    def _numbered(self, look_of: Callable[[AutogradNode], Hashable]) -> dict[int, int]:
+        numbers: dict[Hashable, int] = {}
+        return {node.number: numbers.setdefault(look_of(node), len(numbers)) for node in self.record.autograd_nodes}
 
     # -- folding ---------------------------------------------------------------------------------------------
 
@@ -184,8 +211,10 @@ class Structure:
         after: dict[int, set[int]] = defaultdict(set)
         for index, child in enumerate(children):
             for number in child.nodes:
-                edges = self.record.by_number[number].edges
-                after[index] |= {index_of[edge.target] for edge in edges if edge.target in index_of}
+                for edge in self.record.by_number[number].edges:
+                    other = index_of.get(edge.target, index)
+                    if other != index:
+                        after[index].add(other)
         todo = [other for index in run for other in after[index] - run]
         visited = set(todo)
         while todo:
@@ -212,6 +241,10 @@ class Structure:
         if count < MIN_ALIKE * len(blocks):
             return None
         return [block for block in blocks if self.signature(block) != usual]
+
+
+def _mapped(numbers: Sequence[int], places: Mapping[int, int]) -> list[int]:
+    return sorted([places[number] for number in numbers])
 
 
 def _slots(group: Group) -> dict[int, tuple[Hashable, ...]]:

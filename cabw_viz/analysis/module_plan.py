@@ -151,8 +151,9 @@ def _frame(structure: Structure, groups: list[Group], opening: Opening) -> Item:
     def alone(child: Group) -> bool:
         return expanded or child in opening.expand or child in opening.above
 
+    children = [structure.children(group, head) for group in groups]
     for places in structure.folds(head.children, alone):
-        folded = [group.children[place] for group in groups for place in places]
+        folded = [parts[place] for parts in children for place in places]
         item.items += _items_of(structure, folded, opening, own=expanded)
     _explain(structure, item.items)
     return item

@@ -237,8 +237,9 @@ def _gradients(record: CaptureRecord, _: Table, __: Mapping[int, int]) -> Packed
     for side in ("in", "out"):
         lists = [getattr(node, f"gradients_{side}") for node in record.autograd_nodes]
         columns[f"{side}_at"] = offsets(lists)
-        columns[f"{side}_spec"] = specs.optional(chain.from_iterable(lists))
-    return columns, {"specs": [[spec.shape, short(spec.dtype)] for spec in specs.values]}
+        # As tuples, for the hash of a dataclass is computed in Python.
+        columns[f"{side}_spec"] = specs.optional([spec and (spec.shape, spec.dtype) for each in lists for spec in each])
+    return columns, {"specs": [[shape, short(dtype)] for shape, dtype in specs.values]}
 
 
 def _saved(record: CaptureRecord, _: Table, places: Mapping[int, int]) -> Packed:
@@ -276,34 +277,43 @@ def pack_lowered(record: CaptureRecord, results: Results, capture: int = 0) -> b
 
 def _code(record: CaptureRecord, graph: Sequence[GraphNode], capture: int) -> bytes:
     shown = [node for node in graph if node.kind not in PLUMBING]
-    line_of = {node.ordinal: line for line, node in enumerate(shown)}
-    by_ordinal = {node.ordinal: node for node in graph}
     places, kinds = places_of(record), Table()
-    reads = [_reads(by_ordinal, node.inputs, line_of) for node in shown]
+    reads, begin = _reads(graph)
     text = "\n".join(_one_line(f"{node.name} = {node.target}{node.arguments}") for node in shown)
     columns: dict[str, Column | Differences] = {
         "ordinal": growing([node.ordinal for node in shown]),
         "line_node": growing([one_based(places, node.autograd_node) for node in shown]),
         "line_kind": kinds.of(node.kind for node in shown),
-        "reads_at": offsets(reads),
-        "reads": growing(list(chain.from_iterable(reads))),
+        "reads_at": growing(begin),
+        "reads": growing(reads),
         "text": np.frombuffer(text.encode("utf-8", "replace"), "u1"),
     }
     return joined({"capture": capture, "lines": len(shown)}, {"line_kinds": kinds.values}, columns)
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\n", " ").replace("\r", " ")
+    return text.replace("\n", " ").replace("\r", " ") if "\n" in text or "\r" in text else text
 
 
-def _reads(graph: Mapping[int, GraphNode], ordinals: Sequence[int], line_of: Mapping[int, int]) -> list[int]:
-    """The lines that a node reads, past the plumbing that hands their results on."""
-    lines: dict[int, None] = {}
-    todo = list(reversed(ordinals))
-    while todo:
-        ordinal = todo.pop()
-        if ordinal in line_of:
-            lines[line_of[ordinal]] = None
-        elif graph[ordinal].kind == "getitem":
-            todo.extend(reversed(graph[ordinal].inputs))
-    return list(lines)
+def _reads(graph: Sequence[GraphNode]) -> tuple[list[int], list[int]]:
+    """The lines that the shown nodes read, past the plumbing that hands their results on; and where each node's begin.
+
+    No list for each node: a hundred thousand of them would have the garbage collector look at the whole record.
+    """
+    line_of: dict[int, int] = {}
+    handed: dict[int, tuple[int, ...]] = {}
+    reads, begin = list[int](), [0]
+    for node in graph:  # what a node reads stands before it
+        lines: list[int] = []
+        for ordinal in node.inputs:
+            if ordinal in line_of:
+                lines.append(line_of[ordinal])
+            else:
+                lines += handed.get(ordinal, ())
+        if node.kind not in PLUMBING:
+            line_of[node.ordinal] = len(line_of)
+            reads += lines if len(lines) < 2 else dict.fromkeys(lines)
+            begin.append(len(reads))
+        elif node.kind == "getitem":
+            handed[node.ordinal] = tuple(lines)
+    return reads, begin
