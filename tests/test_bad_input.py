@@ -185,20 +185,18 @@ def test_importing_imports_no_torch_and_an_unknown_name_is_an_attribute_error():
 
 
 HEAVY = {"torch", "pandas", "numpy", "graphviz", "anywidget", "ipywidgets", "jinja2", "tqdm"}
+EARLY = {
+    "names": "import cabw_viz; dir(cabw_viz)",
+    "load_ext": "import IPython.core.interactiveshell as shells, cabw_viz\n"
+    "cabw_viz.load_ipython_extension(shells.InteractiveShell.instance())",
+    "help": "import contextlib, cabw_viz.surfaces.cli as cli\n"
+    "with contextlib.suppress(SystemExit): cli.main(['--help'])",
+}
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        "import cabw_viz; dir(cabw_viz)",
-        "import IPython.core.interactiveshell as s; import cabw_viz;"
-        " cabw_viz.load_ipython_extension(s.InteractiveShell.instance())",
-        "import cabw_viz.surfaces.cli as cli; import contextlib;"
-        " exec('with contextlib.suppress(SystemExit): cli.main([\"--help\"])')",
-    ],
-)
-def test_nothing_heavy_is_loaded_before_it_is_needed(work):
-    code = f"import sys; {work}; loaded = {HEAVY!r} & set(sys.modules); assert not loaded, loaded"
+@pytest.mark.parametrize("what", EARLY)
+def test_nothing_heavy_is_loaded_before_it_is_needed(what):
+    code = f"{EARLY[what]}\nimport sys; loaded = {HEAVY!r} & set(sys.modules); assert not loaded, loaded"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
