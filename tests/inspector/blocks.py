@@ -173,7 +173,9 @@ def _record(rows: list[Row]) -> CaptureRecord:
 
 def results_of(record: CaptureRecord, bad: int = 20) -> Results:
     """Results of every kind but a divergence."""
-    return Results(compared(record, bad), None, audited(record), lowered(record), timed(record))
+    return Results(
+        compared(record, bad), execution=audited(record), lowered=lowered(record), node_seconds=timed(record)
+    )
 
 
 def audited(record: CaptureRecord) -> tuple[Touch, ...]:
