@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,8 @@ from cabw_viz.numerics.compare import compare
 from cabw_viz.numerics.distance import distance, relative_distance
 from cabw_viz.numerics.perturb import NUMBERS, UniformRounding
 from cabw_viz.numerics.tolerance import Tolerance
+from cabw_viz.replay.interpreter import GradientCollector
+from cabw_viz.replay.placement import placed_graph
 from cabw_viz.replay.replay import Replay
 from cabw_viz.runtime.gradient_snapshots import Gradient
 
@@ -107,7 +111,7 @@ def runs(monkeypatch):
     made = []
     run = Replay.run
 
-    def noted(self, interpreter):
+    def noted(self, interpreter, **options):
         calls = []
         call_function = interpreter.call_function
 
@@ -116,7 +120,7 @@ def runs(monkeypatch):
             return call_function(target, args, kwargs)
 
         interpreter.call_function = counted
-        gradients = run(self, interpreter)
+        gradients = run(self, interpreter, **options)
         made.append(calls)
         return gradients
 
@@ -133,6 +137,29 @@ def captured(model, batch):
     with cabw_viz.capture(model) as session:
         model(batch).square().mean().backward()
     return session[0]
+
+
+def test_inputs_in_another_dtype_go_as_they_are_used(monkeypatch):
+    references, alive = [], []
+    moved_inputs, accumulate = placed_graph._moved_inputs, GradientCollector._accumulate
+
+    def noted(*args):
+        inputs = moved_inputs(*args)
+        references.extend(weakref.ref(each) for each in inputs if each.dtype is torch.float64)
+        return inputs
+
+    def counted(self, gradient):
+        alive.append(sum(reference() is not None for reference in references))
+        return accumulate(self, gradient)
+
+    monkeypatch.setattr(placed_graph, "_moved_inputs", noted)
+    monkeypatch.setattr(GradientCollector, "_accumulate", counted)
+    capture = captured(*layers())
+    assert capture.parity(dtype="float64").ok
+    assert alive[0] >= 4
+    assert alive[-1] <= 1
+    assert alive == sorted(alive, reverse=True)
+    assert capture.parity(dtype="float64").ok, "the capture's own inputs are still there"
 
 
 def test_a_float64_parity_that_is_within_the_tolerance_runs_the_graph_once(runs):

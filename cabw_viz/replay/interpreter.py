@@ -45,12 +45,16 @@ class GradientCollector(torch.fx.Interpreter):
         """Gradient by number of the accumulate node, or of the node at which the engine stops. Copied where code that
         runs later could write to it; the original is mostly dropped then, so that this costs time and little memory."""
         self._copied = accumulations_to_copy(graph)
+        self._inputs = next(iter(graph.module.graph.nodes))
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one graph node."""
         self.current = n
         self.progress.step()
-        return super().run_node(n)
+        value = super().run_node(n)
+        if self._inputs in self.user_to_last_uses.get(n, ()):
+            self.env[self._inputs].clear()  # the caller holds the list to the end; each input goes with its last use
+        return value
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call; the class lists the calls that are treated apart."""

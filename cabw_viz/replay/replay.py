@@ -94,8 +94,12 @@ class Replay:
         """Drop the inputs that were moved to the target."""
         self._placed.pop(self.target.placement, None)
 
-    def run(self, interpreter: GradientCollector) -> dict[int, torch.Tensor]:
+    def run(self, interpreter: GradientCollector, *, last: bool = False) -> dict[int, torch.Tensor]:
         """Run an interpreter of this graph.
+
+        Args:
+            interpreter: of a placed graph.
+            last: whether it is placed for this run alone: what was moved goes as it is used.
 
         Returns:
             Gradient of each leaf by its index in the record, at the target, without history; a leaf without gradient
@@ -107,8 +111,12 @@ class Replay:
             Progress(len(record.graph_nodes), "replay") as interpreter.progress,
             graph.execution_context(),
         ):
+            call_args = graph.call_args
+            if last and graph.target.moves:
+                self._placed.pop(graph.target, None)
+                graph.arguments.inputs.clear()
             try:
-                returned = interpreter.run(*graph.call_args)
+                returned = interpreter.run(*call_args)
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
@@ -116,13 +124,13 @@ class Replay:
         return _without_history(leaf_gradients(record, interpreter.collected, returned))
 
     def result(self) -> ReplayResult:
-        """Run the graph by the target's backend."""
+        """Run the graph by the target's backend; it is placed anew for a further run."""
         graph = self.graph
         if self.target.compiles:
             run = run_compiled(graph, self.target)
             gradients = _without_history(leaf_gradients(graph.record, run.collected, run.returned))
             return ReplayResult(gradients, run.graph_count, graph.decomposed)
-        return ReplayResult(self.run(GradientCollector(graph)), None, graph.decomposed)
+        return ReplayResult(self.run(GradientCollector(graph), last=True), None, graph.decomposed)
 
     def gradients(self) -> dict[int, torch.Tensor]:
         """Gradient of each leaf by its index in the record, at the target; a leaf without gradient is absent."""
