@@ -18,7 +18,7 @@ from cabw_viz.views.inspector import columns, findings, sources
 from cabw_viz.views.inspector.diverging import pack_divergence
 from cabw_viz.views.inspector.page import inspector_page
 from tests import records
-from tests.inspector.blocks import audited, compared, lowered, timed, transformer
+from tests.inspector.blocks import audited, compared, lowered, results_of, timed, transformer
 from tests.inspector.packed import unpack
 
 EVERY = pytest.mark.parametrize("record", [make() for make in records.SAMPLES.values()], ids=list(records.SAMPLES))
@@ -337,9 +337,9 @@ def test_the_browser_reads_all_that_is_packed():
     sources = Path(columns.__file__).parent.joinpath("src").rglob("*.js")
     words = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in sources)))
     record = transformer(4)
-    results = Results(compared(record), None, audited(record), lowered(record), timed(record))
+    results = results_of(record)
     rows = (DivergenceRow(9, "builtin", "MulBackward0", own=Difference("mismatch", 1.0, 1.0)),)
     parts = [columns.pack_graph(record, results), columns.pack_code(record), findings.pack_session([record], [])]
     parts += findings.pack_results(record, replace(results, divergence=Divergence("a", "b", rows, (0,)))).values()
-    for part in map(unpack, parts):
+    for part in map(unpack, filter(None, parts)):
         assert {*part.facts, *part.tables, *part.columns} - words <= BY_SIDE
