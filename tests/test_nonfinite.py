@@ -322,6 +322,8 @@ def test_the_report_as_table_text_and_html():
     assert (row["stage"], row["module"], row["how"], row["dtype"]) == ("forward", "2", "overflow", "torch.float32")
     assert repr(report).splitlines()[1].startswith("forward")
     assert "ExpBackward0" in report._repr_html_()
+    assert row["infinities"] > 0
+    assert f">{row['infinities']:,}</td>" in report._repr_html_()
     clean = capture_of(*faulty("mlp", None)).nonfinite()
     assert clean.frame.empty
     assert list(clean.frame.columns) == list(report.frame.columns)

@@ -59,7 +59,15 @@ STAGES = {
     "backward": "backward",
 }
 
-_STYLES: Any = [{"selector": ".cabw-bad", "props": RED_BOLD}, *CELL_STYLES]
+_TEXTS = ("stage", "name", "module", "line", "how")
+_STYLES: Any = [
+    {"selector": ".cabw-bad", "props": RED_BOLD},
+    *CELL_STYLES,
+    {
+        "selector": ", ".join(f"th.col{i}" for i, column in enumerate(SHOWN) if column in _TEXTS),
+        "props": "text-align: left",
+    },
+]
 
 
 def nonfinite_frame(search: NonFiniteSearch) -> pd.DataFrame:
@@ -108,7 +116,7 @@ def nonfinite_styler(search: NonFiniteSearch) -> Styler:
 
     frame = nonfinite_frame(search)[list(SHOWN)]
     classes = pd.DataFrame("", index=frame.index, columns=frame.columns)
-    for column in ("stage", "name", "module", "line", "how"):
+    for column in _TEXTS:
         classes[column] = "cabw-text"
     classes.loc[classes.index[:1], "name"] = "cabw-text cabw-bad"
     formats: Any = dict.fromkeys(("name", "module", "how"), _escaped) | {
@@ -133,7 +141,7 @@ def _figure(number: float) -> str:
 
 
 def _count(count: Any) -> str:
-    return f"{count:,}" if isinstance(count, int) else ""
+    return f"{int(count):,}" if hasattr(count, "__index__") else ""  # pandas' NA has none
 
 
 def nonfinite_text(search: NonFiniteSearch) -> str:
