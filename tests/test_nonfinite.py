@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 import cabw_viz
 from cabw_viz.errors import CabwError
+from tests import corpus
 from tests.captures import capture_of, data, model, session_of
 from tests.nonfinite_faults import FAULTS, MAKERS, PLACES, MakesNan, faulty, nan_hook
 
@@ -351,3 +353,34 @@ def test_divergence_points_to_it_where_both_sides_have_the_same_nan():
     clean = capture_of(*faulty("mlp", None)).divergence()
     assert "cap.nonfinite()" not in clean.summary
     assert ">✓ No divergence" in clean._repr_html_()
+
+
+def test_what_anomaly_mode_raises_leaves_the_node_and_its_module():
+    subject, loss = faulty("mlp", FAULTS["backward_where"])
+
+    def run():
+        with pytest.raises(RuntimeError, match="returned nan"), torch.autograd.detect_anomaly(check_nan=True):
+            loss().backward()
+
+    session = session_of(subject, run)
+    first = session[0].nonfinite().first
+    assert first is not None
+    assert (first.name, first.module) == ("SqrtBackward0", "2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in corpus.NAMES if name not in corpus.DISTRIBUTED])
+def test_no_workload_is_accused(name):
+    """All are finite but one, which makes a NaN and raises in anomaly mode."""
+    sessions = []
+
+    def around(params):
+        sessions.append(cabw_viz.capture(params))
+        return sessions[-1]
+
+    with contextlib.suppress(RuntimeError):
+        corpus.observe(name, around=around)
+    for capture in (capture for session in sessions for capture in session):
+        search = capture.nonfinite().search
+        assert bool(search.origins) == (name == "kind_anomaly_nan"), search
+        assert search.loss == ()

@@ -48,6 +48,8 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         "memory": ("First divergence: ", "TanhBackward0", "fingerprints"),
     },
     "04_where_is_my_gradient": {
+        "missing": ("teacher.weight", "gate.weight", "spare.weight", "dead.weight", "detach"),
+        "missing-frame": ("no_grad", "detached", "not_called", "zero"),
         "vanishing": ("0.weight", "16.weight"),
         "forward": ("The loss is NaN. First in the forward: ", "ExpBackward0 in blocks.2", "overflow of float32"),
         "first": ("'ExpBackward0'", "'blocks.2'", "'weights = (self.linear(x)", "('overflow',)"),

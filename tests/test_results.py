@@ -64,7 +64,7 @@ def test_each_verb_keeps_its_result_and_leaves_the_record_alone(capture):
     assert capture.results == NO_RESULTS
     for verb in RUN.values():
         verb(capture)
-    capture.gradients(), capture.nonfinite()
+    capture.gradients(), capture.missing(), capture.nonfinite()
     assert capture.record is record
     assert {touch.phase for touch in record.touches} <= {"initial_trace", "graph_pass"}
     assert all(getattr(capture.results, field.name) for field in fields(Results))

@@ -17,7 +17,10 @@ def gaps(captured: Captured, kept: KeptValues) -> tuple[str, ...]:
 def _of_gradients(captured: Captured) -> Iterator[str]:
     state, record = captured.state, captured.record
     gradients = state.node_gradients
-    if gradients is None and record.run != "eager":
+    if record.failure is not None and not state.has_reference:
+        kept = "not kept" if gradients is None else "kept in part"
+        yield f"The gradients of the autograd nodes were {kept}: this backward failed ({record.failure.cause})."
+    elif gradients is None and record.run != "eager":
         yield (
             "The gradients of the autograd nodes were not kept: the call ran through compiled autograd, where they "
             'cannot be seen. run="eager" keeps them.'

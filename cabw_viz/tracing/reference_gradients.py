@@ -53,8 +53,12 @@ def watched_run(
         nodes, numbering, budget or Budget(0), leaf_nodes, leaves_only=budget is None, origins=origins, dicts=dicts
     )
     keep_parameter_norms(state, variables_of(tuple(leaves), numbering))
-    with watch.watching():
-        yield
+    try:
+        with watch.watching():
+            yield
+    except BaseException:  # what anomaly mode raises, too: the nodes until then show where a NaN begins
+        state.node_gradients = watch.gradients if budget is not None else None
+        raise
     for index, number in nodes_of_leaves.items():
         inputs = watch.gradients.inputs.get(number, ())
         gradient = inputs[leaves[index].input] if leaves[index].input < len(inputs) else None
