@@ -384,3 +384,33 @@ def test_no_workload_is_accused(name):
         search = capture.nonfinite().search
         assert bool(search.origins) == (name == "kind_anomaly_nan"), search
         assert search.loss == ()
+
+
+# -- without a graph -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_without_a_graph(fault):
+    torch._dynamo.reset()
+    planted = FAULTS[fault]
+    subject, loss = faulty("mlp", planted)
+    first = capture_of(subject, loss, lines=True, trace=False).nonfinite().first
+    assert first is not None
+    assert (first.stage, first.name, first.module) == (planted.stage, planted.name, "2")
+    assert planted.ways[0] in first.ways
+
+
+@pytest.mark.parametrize("name", ["0.weight", "2.bias"])
+def test_a_parameter_is_named_without_a_graph(name):
+    subject, x = model(), data()
+    with torch.no_grad():
+        subject.get_parameter(name).view(-1)[0] = math.nan
+    first = capture_of(subject, lambda: subject(x).square().sum(), trace=False).nonfinite().first
+    assert first is not None
+    assert (first.stage, first.name) == ("leaf", name)
+
+
+def test_a_clean_model_is_not_accused_without_a_graph():
+    report = capture_of(*faulty("mlp", None), trace=False).nonfinite()
+    assert report.ok
+    assert "No NaN or infinity: the loss and" in report.summary

@@ -28,12 +28,15 @@ class KeptTensor:
 
     @classmethod
     def of(cls, tensor: Any) -> KeptTensor | None:
-        """A tensor of the user's; None for anything else."""
+        """A tensor of the user's; None for anything else, and where it cannot be copied (functorch's wrappers)."""
         if not isinstance(tensor, torch.Tensor):
             return None
-        is_small = tensor.layout is torch.strided and tensor.numel() * tensor.element_size() <= SMALL
-        kept = detached_copy(tensor) if is_small else tensor.detach()
-        return cls(kept, version_of(kept))
+        try:
+            is_small = tensor.layout is torch.strided and tensor.numel() * tensor.element_size() <= SMALL
+            kept = detached_copy(tensor) if is_small else tensor.detach()
+            return cls(kept, version_of(kept))
+        except Exception:  # noqa: BLE001  # whatever tensor it is, the user's backward must be made
+            return None
 
     @property
     def value(self) -> torch.Tensor | None:

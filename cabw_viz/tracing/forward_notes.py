@@ -27,12 +27,13 @@ MOST_NOTED = 3
 
 def note_forward(state: CaptureState, numbering: NumberedNodes) -> None:
     """Note the figures of all saved tensors and leaves, where the loss is not finite and no graph keeps them."""
-    values = state.forward_values
-    losses = [root.value.value for root in values.roots if root.value is not None]
-    if state.arguments is not None or all(loss is None or is_finite(loss) is not False for loss in losses):
+    if state.arguments is not None:
         return
     try:
-        _note(state, numbering)
+        with torch_adapter.unseen_operators():
+            losses = [root.value.value for root in state.forward_values.roots if root.value is not None]
+            if any(loss is not None and is_finite(loss) is False for loss in losses):
+                _note(state, numbering)
     except Exception as error:  # noqa: BLE001  # whatever it is, the user's backward must be made
         warn(f"the saved tensors of this backward were noted in part ({type(error).__name__}: {error})")
 
