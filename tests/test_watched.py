@@ -12,9 +12,9 @@ from torch import nn
 from torch._dynamo import compiled_autograd
 
 import cabw_viz
-from cabw_viz.errors import CabwError
+from cabw_viz.errors import CabwError, CabwWarning
 from cabw_viz.runtime.gradient_snapshots import equal_bits
-from cabw_viz.tracing import trace_lock
+from cabw_viz.tracing import reference_gradients, trace_lock
 from cabw_viz.views.html import session_html
 from tests import corpus
 from tests.captures import capture_of, capture_of_run, data, leaf, model, session_of
@@ -299,6 +299,20 @@ def test_an_exception_of_the_users_run_comes_through():
     assert outcomes(session) == ["watched"]
     assert session[0].error.type == "RuntimeError"
     assert "the run raised RuntimeError" in session.events["reason"][0]
+
+
+def test_a_copy_of_what_is_returned_that_fails_is_a_warning(monkeypatch):
+    def fails(_):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(reference_gradients, "detached_copy", fails)
+    x, gradients = leaf(3), []
+    with pytest.warns(CabwWarning, match="were not kept"):
+        capture = capture_of_run(
+            {"x": x}, lambda: gradients.extend(torch.autograd.grad((x * 2).sum(), x)), trace=False
+        )
+    assert gradients[0].tolist() == [2.0] * 3
+    assert not capture._state.has_reference
 
 
 def test_hooks_are_called_as_often_as_without_us():

@@ -77,4 +77,18 @@ class SavedOfOrigins:
 
 
 def _is_bad(gradient: Any) -> bool:
-    return isinstance(gradient, torch.Tensor) and is_finite(gradient) is False
+    return isinstance(gradient, torch.Tensor) and not _has_finite_sum(gradient) and is_finite(gradient) is False
+
+
+def _has_finite_sum(gradient: torch.Tensor) -> bool:
+    """Whether the sum of the elements is finite, so that all of them are: quicker than a look at each."""
+    if type(gradient) is not torch.Tensor or gradient.dtype not in _SUMMED or gradient.layout is not torch.strided:
+        return False
+    try:
+        total = gradient.detach().sum().item()
+    except RuntimeError:  # one of vmap's, or a nested one: each element is looked at then
+        return False
+    return total - total == 0.0
+
+
+_SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -96,6 +96,8 @@ class NodeWatch:
         self._inputs: dict[int, list[_Snapshot | None]] = {}
         """Input gradients of the nodes that are running, by number."""
         self._compare_bits = any(node.kind not in TRUSTED or node.hooks for node in self.nodes)
+        self._new: list[Any] = []
+        """The gradients of the hook that runs now that are no earlier ones, nor views of them."""
         self._added: list[tuple[dict[Any, Any], object]] = []
         """Our hooks: each with the dict in which it is."""
         self.error = ""
@@ -198,6 +200,7 @@ class NodeWatch:
 
     def _note_outputs(self, row: AutogradNode, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         of_inputs = self._inputs.pop(row.number, [])
+        self._new.clear()
         by_id: dict[int, _Snapshot] = {}
         snapshots: list[_Snapshot | None] = []
         for gradient in outputs:
@@ -207,7 +210,8 @@ class NodeWatch:
             snapshots.append(snapshot)
         self.gradients.outputs[row.number] = _values(snapshots)
         if self.origins is not None:
-            self.origins.look(row.number, inputs, outputs)
+            self.origins.look(row.number, inputs, self._new)
+        self._new.clear()
         for edge in row.edges:
             snapshot = snapshots[edge.output] if edge.output < len(snapshots) else None
             if snapshot is not None:
@@ -248,6 +252,7 @@ class NodeWatch:
         return isinstance(earlier.value, Gradient) and same_bits(gradient, earlier.value.value)
 
     def _new_snapshot(self, row: AutogradNode, gradient: Any) -> _Snapshot:
+        self._new.append(gradient)
         return _Snapshot(weakref.ref(gradient), version_of(gradient), self._value(row, gradient))
 
     def _value(self, row: AutogradNode, gradient: Any) -> Any:
