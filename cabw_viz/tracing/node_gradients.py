@@ -121,7 +121,7 @@ class NodeWatch:
         finally:
             for hooks, key in self._added:
                 hooks.pop(key, None)
-            self._sent, self._inputs, self._added = {}, {}, []
+            self._sent, self._inputs, self._added, self._new = {}, {}, [], []
             if self.error:
                 warn(f"the gradients of this backward's autograd nodes were kept in part ({self.error})")
 
@@ -192,6 +192,7 @@ class NodeWatch:
         for position, gradient in enumerate(inputs):
             sent = self._sent.pop((row.number, position), None)
             snapshots.append(self._snapshot(row, gradient, sent))
+        self._new.clear()  # a reference more, and an accumulation would copy the gradient in place of keeping it
         self._inputs[row.number] = snapshots
         self.gradients.inputs[row.number] = _values(snapshots)
 
