@@ -301,6 +301,17 @@ def test_an_exception_of_the_users_run_comes_through():
     assert "the run raised RuntimeError" in session.events["reason"][0]
 
 
+@pytest.mark.parametrize("options", [{}, {"gradients": "leaves"}, {"trace": True}])
+def test_an_accumulation_keeps_the_gradient_itself_as_without_us(options):
+    x, places = leaf(5), []
+    x.register_hook(lambda gradient: places.append(gradient.data_ptr()))
+    (x * 2).sum().backward()
+    assert places == [x.grad.data_ptr()]
+    x.grad = None
+    capture_of({"x": x}, (x * 2).sum, **{"trace": False, **options})
+    assert places[-1] == x.grad.data_ptr()
+
+
 def test_a_copy_of_what_is_returned_that_fails_is_a_warning(monkeypatch):
     def fails(_):
         raise ZeroDivisionError("planted")
