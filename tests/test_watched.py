@@ -319,9 +319,7 @@ def test_a_copy_of_what_is_returned_that_fails_is_a_warning(monkeypatch):
     monkeypatch.setattr(reference_gradients, "detached_copy", fails)
     x, gradients = leaf(3), []
     with pytest.warns(CabwWarning, match="were not kept"):
-        capture = capture_of_run(
-            {"x": x}, lambda: gradients.extend(torch.autograd.grad((x * 2).sum(), x)), trace=False
-        )
+        capture = capture_of_run({"x": x}, lambda: gradients.extend(torch.autograd.grad((x * 2).sum(), x)), trace=False)
     assert gradients[0].tolist() == [2.0] * 3
     assert not capture._state.has_reference
 
