@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import random
 
 import pytest
 import torch
 
+from cabw_viz.errors import CabwError
 from cabw_viz.numerics.distance import Distance
 from cabw_viz.replay.divergence.step_rounding import StepNoise, StepOutputs, smooth_noise
 from cabw_viz.replay.interpreter import GradientCollector
@@ -279,3 +281,109 @@ def test_errors_of_our_comparison_are_not_pytorchs(monkeypatch, chain):
     assert report.first is None
     assert "could not be judged" in report.summary
     assert "no such kernel" in report.frame["note"].iloc[0]
+
+
+# ------------------------------------------------------------------------------------------ a state of the user's own
+
+
+class Counted(torch.autograd.Function):
+    """Multiplies by 2; its backward by a factor that depends on how often it has run."""
+
+    runs = 0
+    factor = staticmethod(lambda _: 1.0)
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Counted.runs += 1
+        return gradient * 2 * Counted.factor(Counted.runs)
+
+
+def in_a_function(x, factor):
+    Counted.runs, Counted.factor = 0, staticmethod(factor)
+    return Counted.apply(x)
+
+
+def in_a_hook(x, factor):
+    runs = []
+
+    def hook(gradient):
+        runs.append(None)
+        return gradient * factor(len(runs))
+
+    out = x * 2
+    out.register_hook(hook)
+    return out
+
+
+def counted_capture(place, factor):
+    torch.manual_seed(0)
+    first, last = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+    net = torch.nn.Sequential(first, last)
+    return capture_of(net, lambda: last(place(first(torch.randn(5, 4)).tanh(), factor).tanh()).sum())
+
+
+STATES = {
+    "every second run": lambda run: 1.3 if run % 2 == 0 else 1.0,
+    "every other run, and the user's": lambda run: 1.3 if run % 2 else 1.0,
+    "the first replay alone": lambda run: 1.3 if run == 2 else 1.0,
+    "outside of torch's generators": lambda _: 1 + random.random(),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("place", [in_a_function, in_a_hook])
+def test_a_result_that_comes_and_goes_is_not_reproducible_and_no_rounding(place, state):
+    random.seed(0)
+    report = counted_capture(place, STATES[state]).divergence()
+    assert not report.ok, report
+    assert [row.own.verdict for row in report.culprits] == ["not_reproducible"], report
+    assert ("CountedBackward" if place is in_a_function else "hook") in report.first.name
+    assert "state of its own" in report.summary
+
+
+def test_a_state_that_alternates_shows_behind_rounding_too():
+    report = counted_capture(in_a_function, STATES["every second run"]).divergence(dtype="float64")
+    assert [row.own.verdict for row in report.culprits] == ["not_reproducible"], report
+
+
+@pytest.mark.parametrize("factor", [lambda _: 1.0, lambda _: float(torch.rand(()))], ids=["none", "torch's"])
+@pytest.mark.parametrize("place", [in_a_function, in_a_hook])
+def test_no_state_and_torchs_random_numbers_are_no_fault(place, factor):
+    report = counted_capture(place, factor).divergence()
+    assert report.ok, report
+    assert {row.out.verdict for row in report.divergence.rows if row.out is not None} == {"bitwise"}
+
+
+def test_what_was_wrong_in_the_users_run_alone_is_said_to_be_possible():
+    report = counted_capture(in_a_function, lambda run: 1.3 if run == 1 else 1.0).divergence()
+    assert [row.own.verdict for row in report.culprits] == ["mismatch"]
+    assert "it may be your own run that had another result" in report.summary
+    assert any("2 further runs of the whole graph gave the same gradients" in note for note in report.divergence.notes)
+
+
+def test_rounding_that_drifts_apart_comes_again_and_is_no_fault():
+    torch.manual_seed(0)
+    w = torch.randn(64, 64, requires_grad=True)
+    x = torch.randn(64, 64)
+
+    def loss():
+        out = x
+        for _ in range(12):
+            out = torch.tanh(out @ w)
+        return out.sum()
+
+    capture = capture_of({"w": w}, loss)
+    report = capture.divergence(dtype="bfloat16")
+    assert report.ok, report
+    assert "drift apart by rounding" in report.summary
+    assert any("what differs comes again" in note for note in report.divergence.notes)
+
+
+@pytest.mark.parametrize("repeats", [-1, True, 1.5])
+def test_repeats_must_be_a_count(chain, repeats):
+    with pytest.raises(CabwError, match="repeats"):
+        chain.divergence(repeats=repeats)

@@ -80,7 +80,7 @@ def summary(divergence: Divergence) -> str:
         return _agreement(divergence)
     own = first.own
     assert own is not None  # that is why it is the first
-    sentence = f"First divergence: {place_of(first)}. {_difference_in_words(own)}."
+    sentence = f"First divergence: {place_of(first)}. {_difference_in_words(first, own)}."
     others = [divergence.rows[index] for index in divergence.culprits[1:]]
     if others:
         named = ", ".join(_short(row) for row in others[:NAMED])
@@ -112,11 +112,26 @@ def _agreement(divergence: Divergence) -> str:
     return f"{sentence} ({verdicts})."
 
 
-def _difference_in_words(own: Difference) -> str:
+def _possible_cause(row: DivergenceRow) -> str:
+    """What makes a step of this kind give another result on the same gradients.
+
+    Random numbers of torch's generators do not: each run begins with the state that they had.
+    """
+    if row.kind == "hook":
+        return "A hook with a state of its own does so, or one that draws numbers outside of torch's generators"
+    if row.kind in ("custom_function", "cpp_function"):
+        return "A Function with a state of its own does so, or one that draws numbers outside of torch's generators"
+    return "A race does so, a kernel that adds in no fixed order, or uninitialised memory"
+
+
+def _difference_in_words(first: DivergenceRow, own: Difference) -> str:
     if own.verdict == "not_reproducible":
         size = "" if own.max_rel_err is None else f", off by {own.max_rel_err:.2g} (relative to the largest element)"
-        return f"It is not reproducible: {own.note.rpartition('; ')[2]}{size}"
-    return f"Its inputs match eager; {_difference(own)}"
+        return f"It is not reproducible: {own.note.rpartition('; ')[2]}{size}. {_possible_cause(first)}"
+    words = f"Its inputs match eager; {_difference(own)}"
+    if first.kind in ("hook", "custom_function") and own.verdict == "mismatch":
+        return f"{words}. If it has a state of its own, it may be your own run that had another result"
+    return words
 
 
 def _difference(own: Difference) -> str:

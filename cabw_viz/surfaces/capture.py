@@ -310,6 +310,7 @@ class Capture:
         rtol: float | None = None,
         atol: float | None = None,
         hooks: HookPolicy = "run",
+        repeats: int = divergence_of.REPEATS,
     ) -> DivergenceReport:
         """Find the autograd node, sum of gradients or hook whose gradients part from eager's.
 
@@ -325,7 +326,9 @@ class Capture:
                 nodes are outputs of a compiled graph then, so that it may be fused differently than without them.
             rtol: relative tolerance; together with `atol`, and final then. Default: torch.testing's for the dtype.
             atol: tolerance in units of a gradient's largest element.
-            hooks: see `replay`; the graph runs up to three times, and hooks with it.
+            hooks: see `replay`; the graph runs several times, and hooks with it.
+            repeats: where more differs than a tolerance allows, the whole graph runs so often again. What does not come
+                again then is `not_reproducible`: a hook or a Function with a state of its own, a race.
 
         Raises:
             CabwError: as `replay`; also where the gradients of the nodes were not kept (`capture(gradients="nodes")`
@@ -333,7 +336,9 @@ class Capture:
         """
         target = resolve_target(device, dtype, backend)
         with self._running() as captured:
-            divergence = divergence_of.divergence(captured, target=target, hooks=hooks, rtol=rtol, atol=atol)
+            divergence = divergence_of.divergence(
+                captured, target=target, hooks=hooks, rtol=rtol, atol=atol, repeats=repeats
+            )
         self._keep(divergence=divergence)
         return DivergenceReport(divergence)
 

@@ -193,13 +193,15 @@ def parity(sessions: SessionRegistry, options: Namespace) -> object:
 @_BACKEND
 @argument("--rtol", type=float, help="relative tolerance, with --atol, final then; default: torch.testing's")
 @argument("--atol", type=float, help="tolerance in units of a gradient's largest element, with --rtol")
+@argument("--repeats", metavar="N", type=int, default=2, help="how often the whole graph runs again; default: 2")
 @_HOOKS
 @_CAPTURE
 @_SESSION
 def divergence(sessions: SessionRegistry, options: Namespace) -> object:
     """Find the first node, gradient sum or hook whose inputs match your run and whose outputs do not."""
     capture = sessions.capture(options.session, options.capture)
-    return capture.divergence(**target_options(options), rtol=options.rtol, atol=options.atol, hooks=options.hooks)
+    tolerance = {"rtol": options.rtol, "atol": options.atol}
+    return capture.divergence(**target_options(options), **tolerance, hooks=options.hooks, repeats=options.repeats)
 
 
 @magic_arguments("cabw nan")

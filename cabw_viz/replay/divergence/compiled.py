@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cabw_viz.errors import CabwError
@@ -30,10 +31,7 @@ class CompiledSteps:
 
     def observe(self) -> tuple[dict[str, NodeComparison], CabwError | None]:
         """The gradient at each site against that of the user's own run."""
-        accumulations = {step.outputs[0]: step.number for step in self._sites.steps if step.kind == "accumulate_grad"}
-        observation = Observation(self._sites.observed - accumulations.keys(), self._sites.reads_at_call)
-        run = run_compiled(self.graph, self._replay.target, observation)
-        self._compiled = run.values | {name: run.collected.get(number) for name, number in accumulations.items()}
+        self._compiled = self._run()
         comparisons = {}
         for name, value in self._compiled.items():
             snapshots = self._sites.snapshots(name)
@@ -41,6 +39,24 @@ class CompiledSteps:
             if comparison is not None:
                 comparisons[name] = comparison
         return comparisons, None
+
+    def again(self, _observed: Mapping[str, NodeComparison]) -> dict[str, NodeComparison]:
+        """Run the whole graph once more: the gradient at each site against that of the run that was observed."""
+        compare = replace(self._compare, across=False, rereads=True)
+        comparisons = {}
+        for name, value in self._run().items():
+            earlier = self._compiled.get(name)
+            comparison = compare(None if earlier is None else Gradient(earlier, None), value)
+            if comparison is not None:
+                comparisons[name] = comparison
+        return comparisons
+
+    def _run(self) -> dict[str, Any]:
+        """The gradient at each site in one run."""
+        accumulations = {step.outputs[0]: step.number for step in self._sites.steps if step.kind == "accumulate_grad"}
+        observation = Observation(self._sites.observed - accumulations.keys(), self._sites.reads_at_call)
+        run = run_compiled(self.graph, self._replay.target, observation)
+        return run.values | {name: run.collected.get(number) for name, number in accumulations.items()}
 
     def other_side(self, name: str) -> Any:
         """The gradient at a site with which a step that runs alone begins; None where it is not known."""

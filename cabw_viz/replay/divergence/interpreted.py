@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,6 +46,13 @@ class InterpretedSteps:
     def repeated(self, observed: Mapping[str, NodeComparison]) -> RepeatedSteps:
         """The same steps, to run on the gradients of the run that was observed."""
         return RepeatedSteps(self, observed, self._values)
+
+    def again(self, observed: Mapping[str, NodeComparison]) -> dict[str, NodeComparison]:
+        """Run the whole graph once more: the gradient at each site against that of the run that was observed."""
+        comparer = replace(self._compare, across=False, rereads=True)
+        comparing = _ComparingAgain(self.graph, self._sites, self.repeated(observed), comparer)
+        self._replay.run(comparing)
+        return comparing.comparisons
 
     def other_side(self, name: str) -> Any:
         """The gradient at a site with which a step that runs alone begins; None where it is not known in full."""
@@ -121,6 +129,25 @@ class _Comparing(ProbingInterpreter):
         if is_other and isinstance(value, torch.Tensor):
             # Code of the user's may write to it later.
             self.values[name] = value.detach().clone() if self.sites.has_writes else value.detach()
+        return value
+
+
+class _ComparingAgain(ProbingInterpreter):
+    """Compares the gradient at each site with that of an earlier run of the whole graph."""
+
+    def __init__(
+        self, graph: PlacedGraph, sites: GradientSites, earlier: RepeatedSteps, comparer: NodeComparer
+    ) -> None:
+        super().__init__(graph, sites)
+        self._earlier, self._compare = earlier, comparer
+        self.comparisons: dict[str, NodeComparison] = {}
+
+    def on_value(self, name: str, value: Any) -> Any:
+        """Compare it; the graph goes on with it."""
+        for reference, candidate in self._earlier.pairs(name, value):
+            comparison = self._compare(reference, candidate)
+            if comparison is not None:
+                self.comparisons[name] = comparison
         return value
 
 

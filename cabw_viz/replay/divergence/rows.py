@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cabw_viz.record.divergence import BETWEEN, Difference, DivergenceRow, NonFinite, Range
 from cabw_viz.record.kinds import GOOD, SEVERITY
 from cabw_viz.record.model import AutogradNode, CaptureRecord
+from cabw_viz.record.wording import counted
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, Step
 from cabw_viz.replay.divergence.node_comparison import NodeComparison, range_of
 from cabw_viz.runtime.gradient_snapshots import Gradient
@@ -39,6 +40,8 @@ class Findings:
     """Each step on the other side's gradients; empty where nothing differed before."""
     repeated: StepsAlone = NO_STEPS
     """Each step on the gradients of the run in question; empty where nothing differed by more than a tolerance."""
+    reruns: Sequence[Mapping[str, NodeComparison]] = ()
+    """Further runs of the whole graph, against the one that was observed."""
 
     @property
     def compared(self) -> int:
@@ -83,17 +86,50 @@ class Findings:
         if not self.isolated.comparisons:
             return worst(self.observed, step.outputs) if self._all_equal(step) else None
         own = worst(self.isolated.comparisons, step.outputs) if self.is_clean(step, self.isolated) else None
-        return own if own is not None and own.verdict not in GOOD else self._not_reproducible(step) or own
+        again = self._not_again(step)
+        if own is not None and own.verdict not in GOOD:
+            return again or own if own.verdict == "mismatch" else own
+        return self._not_reproducible(step) or self._not_as_alone(step, own) or again or own
+
+    def _not_as_alone(self, step: Step, own: Difference | None) -> Difference | None:
+        """The difference of a step that took the same bits in both runs, made another result, and alone the same.
+
+        Of two runs on the same gradients one is as the step runs alone, and the other is not. That a later run of the
+        step alone agrees with the other one (a state that alternates) does not change this.
+        """
+        if own is None or own.verdict != "bitwise" or not self._takes_the_same(step, self.observed):
+            return None
+        return _another_result(worst(self.observed, step.outputs), ANOTHER_RESULT)
+
+    def _not_again(self, step: Step) -> Difference | None:
+        """The difference of a step that made another result of the same bits in a further run of the whole graph."""
+        found = [
+            difference
+            for rerun in self.reruns
+            if self._takes_the_same(step, rerun)
+            and (difference := _another_result(worst(rerun, step.outputs), "")) is not None
+        ]
+        if not found:
+            return None
+        others = counted(len(found), "further run")
+        note = f"{others} of the whole graph, of {len(self.reruns)}, gave another result of this step"
+        return replace(max(found, key=_badness), note=f"{note} on the same gradients")
+
+    def _takes_the_same(self, step: Step, comparisons: Mapping[str, NodeComparison]) -> bool:
+        """Whether what a step takes is the same to the last bit on both sides."""
+        for name in step.inputs:
+            if name in comparisons:
+                if comparisons[name].difference.verdict != "bitwise":
+                    return False
+            elif name in self.makers and not self._takes_the_same(self.makers[name], comparisons):
+                return False
+        return True
 
     def _not_reproducible(self, step: Step) -> Difference | None:
         """The difference of a step that gave another result in the whole run than alone; None where there is none."""
         if not self.is_clean(step, self.repeated):
             return None
-        difference = worst(self.repeated.comparisons, step.outputs)
-        if difference is None or difference.verdict in GOOD or difference.verdict == "not_judged":
-            return None
-        note = "; ".join(filter(None, (difference.note, ANOTHER_RESULT)))
-        return replace(difference, verdict="not_reproducible", note=note)
+        return _another_result(worst(self.repeated.comparisons, step.outputs), ANOTHER_RESULT)
 
     def _all_equal(self, step: Step) -> bool:
         inputs = [self.observed[name] for name in step.inputs if name in self.observed]
@@ -104,6 +140,14 @@ def worst(comparisons: Mapping[str, NodeComparison], names: Iterable[str]) -> Di
     """The worst difference at some sites; None where nothing was compared."""
     differences = [comparisons[name].difference for name in names if name in comparisons]
     return max(differences, key=_badness, default=None)
+
+
+def _another_result(difference: Difference | None, reason: str) -> Difference | None:
+    """A difference as `not_reproducible`; None where there is none beyond the tolerance."""
+    if difference is None or difference.verdict in GOOD or difference.verdict == "not_judged":
+        return None
+    note = "; ".join(filter(None, (difference.note, reason)))
+    return replace(difference, verdict="not_reproducible", note=note)
 
 
 def _badness(difference: Difference) -> tuple[int, float]:

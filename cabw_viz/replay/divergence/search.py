@@ -9,6 +9,8 @@
 4. If gradients differ by more than a tolerance allows, each step runs once more, on the gradients of the whole graph's
    run: what is another result then does not come again. Under a compiler, each step runs in eager on the gradients of
    the user's own run instead.
+5. There the whole graph runs again too (`repeats`), against its first run: what differs by more than a tolerance, at a
+   step that took the same bits, is not reproducible.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from cabw_viz.record.coverage import coverage_text
 from cabw_viz.record.divergence import Divergence
 from cabw_viz.record.model import CaptureRecord
 from cabw_viz.record.options import HookPolicy
-from cabw_viz.record.wording import RUN_WORDS
+from cabw_viz.record.wording import RUN_WORDS, counted
 from cabw_viz.replay.divergence.compiled import CompiledSteps
 from cabw_viz.replay.divergence.gradient_sites import GradientSites, gradient_sites
 from cabw_viz.replay.divergence.interpreted import InterpretedSteps
@@ -38,6 +40,19 @@ from cabw_viz.replay.replay import Replay
 from cabw_viz.runtime.capture_state import Captured
 from cabw_viz.runtime.gradient_snapshots import NodeGradients
 
+REPEATS = 2
+"""How often the whole graph runs again: a state that alternates shows in one of two."""
+
+
+def _check_repeats(repeats: object) -> None:
+    """Raise a CabwError where `repeats` is no count."""
+    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 0:
+        raise CabwError(
+            f"cap.divergence() got repeats={repeats!r}",
+            expected="how often the whole graph runs again, from 0",
+            try_=f"cap.divergence(repeats={REPEATS})",
+        )
+
 
 def divergence(
     captured: Captured,
@@ -46,6 +61,7 @@ def divergence(
     hooks: HookPolicy = "run",
     rtol: float | None = None,
     atol: float | None = None,
+    repeats: int = REPEATS,
 ) -> Divergence:
     """Find the steps of a backward whose outputs differ from eager's although their inputs match.
 
@@ -58,11 +74,13 @@ def divergence(
         hooks: see `Replay`; the graph runs up to three times, and hooks with it.
         rtol: relative tolerance; with `atol`, instead of torch.testing's for the dtype, and final then.
         atol: tolerance in units of a gradient's largest element.
+        repeats: how often the whole graph runs again, where more differs than a tolerance allows.
 
     Raises:
-        CabwError: the gradients of the nodes were not kept, or the graph cannot be run again.
+        CabwError: the gradients of the nodes were not kept, the graph cannot be run again, or `repeats` is no count.
     """
     record = captured.record
+    _check_repeats(repeats)
     NodeComparer(rtol, atol).tolerance(torch.float32)
     replay = Replay(captured, target, hooks)
     gradients = check_node_gradients(captured)
@@ -71,7 +89,7 @@ def divergence(
     if python:
         sites = sites.with_writes()
     comparer = NodeComparer(rtol, atol, target.moves, rereads=python)
-    search = _Search(replay, sites, comparer)
+    search = _Search(replay, sites, comparer, repeats)
     findings = search.findings()
     rows, culprits, nonfinite = rows_of(record, findings)
     return Divergence(
@@ -145,11 +163,12 @@ class _Search:
     findings
     ├─ Steps.observe   the graph runs once
     ├─ _alone          where anything differs: it runs again, each step on the other side's gradients
-    └─ _repeated       where more differs than a tolerance allows: each step on those of the run that is in question
+    ├─ _repeated       where more differs than a tolerance allows: each step on those of the run that is in question
+    └─ _reruns         there too: the whole graph, again
     """
 
-    def __init__(self, replay: Replay, sites: GradientSites, comparer: NodeComparer) -> None:
-        self.replay, self.sites, self.comparer = replay, sites, comparer
+    def __init__(self, replay: Replay, sites: GradientSites, comparer: NodeComparer, repeats: int) -> None:
+        self.replay, self.sites, self.comparer, self.repeats = replay, sites, comparer, repeats
         self.notes: list[str] = []
 
     def findings(self) -> Findings:
@@ -171,7 +190,23 @@ class _Search:
         findings.isolated = self._alone(steps, self.replay, self.comparer)
         if stopped is None and any(comparison.differs for comparison in observed.values()):
             findings.repeated = self._repeated(steps, observed)
+            findings.reruns = self._reruns(steps, observed)
         return findings
+
+    def _reruns(
+        self, steps: CompiledSteps | InterpretedSteps, observed: Mapping[str, NodeComparison]
+    ) -> list[dict[str, NodeComparison]]:
+        """Run the whole graph again, and compare with the run that was observed."""
+        reruns: list[dict[str, NodeComparison]] = []
+        try:
+            reruns.extend(steps.again(observed) for _ in range(self.repeats))
+        except CabwError as error:
+            self.notes.append(f"the whole graph could not be run again: {error.seen}")
+        is_same = all(comparison.agrees for rerun in reruns for comparison in rerun.values())
+        if reruns and is_same:
+            runs = counted(len(reruns), "further run")
+            self.notes.append(f"{runs} of the whole graph gave the same gradients: what differs comes again")
+        return reruns
 
     def _repeated(self, steps: CompiledSteps | InterpretedSteps, observed: Mapping[str, NodeComparison]) -> StepsAlone:
         """Run each step on the gradients of the run in question, and compare with what that run made of them.
