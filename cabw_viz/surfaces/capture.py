@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cabw_viz.analysis.coloring import Figures
+from cabw_viz.analysis.gradient_flow import flow
 from cabw_viz.errors import CabwError
 from cabw_viz.nonfinite.search import search
+from cabw_viz.numerics.constants import FLOW_FACTOR
 from cabw_viz.numerics.measures import measures_named
 from cabw_viz.record.model import CaptureRecord, Failure
 from cabw_viz.record.options import ColorBy, Exact, HookPolicy, Level
@@ -32,6 +34,7 @@ from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.divergence_report import DivergenceReport
 from cabw_viz.surfaces.missing_report import MissingReport
 from cabw_viz.surfaces.nonfinite_report import NonFiniteReport
+from cabw_viz.surfaces.flow_report import FlowReport
 from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.views import tables
 from cabw_viz.views.files import path_named, write_file
@@ -211,6 +214,21 @@ class Capture:
             CabwError: the gradients were not kept (`capture(gradients="none")`), or the session is closed.
         """
         return gradient_frame(self.record, self._sizes())
+
+    def flow(self, factor: float = FLOW_FACTOR) -> FlowReport:
+        """Where gradients fall or rise on their way through the model, by module and line, and as a picture.
+
+        Looked at is, at each moment of the backward, the largest gradient that is on its way from one autograd node to
+        another: small gradients in one branch are no fault where another carries large ones. Both its root mean square
+        and its norm must change by more than the factor. Leaves whose gradient is zero everywhere are named too.
+
+        Args:
+            factor: how many times smaller or larger a gradient becomes before that is named.
+
+        Raises:
+            CabwError: as `gradients`, and where `factor` is no number above 1.
+        """
+        return FlowReport(flow(self.record, self._sizes(), factor))
 
     def _sizes(self) -> GradientSizes:
         """The sizes of gradients, computed once."""

@@ -8,7 +8,8 @@ from cabw_viz.analysis import parity
 from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison, GradientComparison
 from cabw_viz.views import html, parity_table
-from cabw_viz.views.error_picture import error_picture, standalone
+from cabw_viz.views.depth_frame import standalone
+from cabw_viz.views.error_picture import error_picture
 from cabw_viz.views.files import path_named, write_file
 
 if TYPE_CHECKING:

@@ -1,0 +1,41 @@
+"""A picture that shows itself in a notebook and can be saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cabw_viz.errors import CabwError
+from cabw_viz.views.depth_frame import standalone
+from cabw_viz.views.files import path_named, write_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class SvgPicture:
+    """An SVG picture; its text and lines take the colour of the page that it stands in."""
+
+    def __init__(self, svg: str, words: str) -> None:
+        self.svg = svg
+        """The picture as SVG text."""
+        self._words = words
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture to an `.svg` file.
+
+        Raises:
+            CabwError: the name ends otherwise, or the file cannot be written.
+        """
+        example = 'picture.save("gradients.svg")'
+        target = path_named(path, example)
+        if target.suffix.lower() != ".svg":
+            raise CabwError(
+                f"this picture cannot be saved as {target.suffix or target.name!r}", expected=".svg", try_=example
+            )
+        return write_file(target, standalone(self.svg), example)
+
+    def __repr__(self) -> str:
+        return f"<{self._words}>"
+
+    def _repr_html_(self) -> str:
+        return f'<div style="overflow-x: auto">{self.svg}</div>'
