@@ -13,12 +13,13 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cabw_viz.analysis.families import family_of
 from cabw_viz.analysis.memory import module_text
 from cabw_viz.errors import CabwError
 from cabw_viz.record.gradient_flow import ChangeKind, Flow, FlowChange, FlowPoint
-from cabw_viz.record.gradients import GradientSizes, GradientStatistics, together
+from cabw_viz.record.gradients import GradientSizes, GradientStatistics
 from cabw_viz.record.model import AutogradNode, CaptureRecord
 
 
@@ -94,7 +95,7 @@ def _changes(levels: Sequence[_Level], factor: float) -> Iterator[FlowChange]:
     """
     places = [place for place in range(len(levels)) if _is_border(levels, place)]
     turns = _turns([levels[place].rms for place in places], factor)
-    for first, last in zip(turns, turns[1:], strict=False):
+    for first, last in pairwise(turns):
         begin, end = levels[places[first]], levels[places[last]]
         if end.rms == 0:
             yield _change("dies", levels, places[first], places[last])
@@ -220,22 +221,6 @@ def _zeros(record: CaptureRecord, sizes: GradientSizes) -> Iterator[tuple[str, s
             yield _module_of_leaf(record, each.leaf), record.leaves[each.leaf].label
 
 
-def rms_by_node(record: CaptureRecord, sizes: GradientSizes) -> Iterator[tuple[int, float]]:
-    """Number and root mean square of what flows into each autograd node; infinite for NaN. Of leaves at least theirs."""
-    for leaf in sizes.leaves:
-        number = record.leaves[leaf.leaf].autograd_node
-        if number is not None and leaf.gradient is not None and leaf.gradient.rms is not None:
-            yield number, _finite_or_infinite(leaf.gradient.rms)
-    for node in sizes.nodes:
-        into = together(node.inputs)
-        if into is not None and into.rms is not None:
-            yield node.number, _finite_or_infinite(into.rms)
-
-
-def _finite_or_infinite(figure: float) -> float:
-    return figure if math.isfinite(figure) else math.inf
-
-
 # -------------------------------------------------------------------------------------------------------------- words
 
 
@@ -254,11 +239,12 @@ NAMED = 5
 
 
 def sentence(change: FlowChange) -> str:
-    """`falls by 3e+09, from 1.2e-03 to 4e-13, between layers.19 and layers.3; most in layers.7 (#42) at model.py:12`."""
+    """`falls by 3e+09, from 1e-03 to 4e-13, between layers.19 and layers.3; most in layers.7 (#42) at model.py:12`."""
     begin, end = (module or "the loss" for module in change.modules)
     where = f"{change.module or 'outside of any module'} (#{change.steepest})"
     at = f" at {change.line}" if change.line is not None else ""
     if change.kind == "dies":
         return f"dies: {change.start:.1e} after {begin}, zero everywhere from {where} on{at}"
     between = f"in {begin}" if begin == end else f"between {begin} and {end}"
-    return f"{change.kind} by {change.factor:.1e}, from {change.start:.1e} to {change.end:.1e}, {between}; most in {where}{at}"
+    sizes = f"by {change.factor:.1e}, from {change.start:.1e} to {change.end:.1e}"
+    return f"{change.kind} {sizes}, {between}; most in {where}{at}"

@@ -220,10 +220,9 @@ precision such a choice is rare, and nothing beyond `noise_limit` is excused.
 FLOW_FACTOR = 1e4
 """A gradient that falls or rises by more than this on its way through a model is named.
 
-Used: `cap.flow()`. Evidence: between modules, the largest
-gradient on its way changes by 96 at most in small GPT-2, Llama, BERT and ResNet models as they are initialized, by 2.2e3
-in an LSTM and by 3.2e3 in twelve linear layers with tanh; chains of sigmoids, exploding weights and scaled blocks change
-it by 5e5 and more (tests/test_gradient_flow.py).
+Used: `cap.flow()`. Evidence: between modules, the largest gradient on its way changes by 96 at most in small GPT-2,
+Llama, BERT and ResNet models as they are initialized, by 2.2e3 in an LSTM and by 3.2e3 in twelve linear layers with
+tanh; chains of sigmoids, exploding weights and scaled blocks change it by 5e5 and more (tests/test_gradient_flow.py).
 """
 
 

@@ -32,9 +32,9 @@ from cabw_viz.runtime.gradient_sizes import gradient_sizes
 from cabw_viz.runtime.missing_gradients import missing_gradients
 from cabw_viz.runtime.stack_frames import cell_files
 from cabw_viz.surfaces.divergence_report import DivergenceReport
+from cabw_viz.surfaces.flow_report import FlowReport
 from cabw_viz.surfaces.missing_report import MissingReport
 from cabw_viz.surfaces.nonfinite_report import NonFiniteReport
-from cabw_viz.surfaces.flow_report import FlowReport
 from cabw_viz.surfaces.parity_report import ParityReport
 from cabw_viz.views import tables
 from cabw_viz.views.files import path_named, write_file
