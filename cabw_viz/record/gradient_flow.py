@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cabw_viz.record.model import SourceLine
+from cabw_viz.record.source_line import SourceLine
 
 ChangeKind = Literal["falls", "rises", "dies"]
 """Of the largest gradient on the way from the loss: by more than the factor, or to zero everywhere."""
