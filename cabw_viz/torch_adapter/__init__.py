@@ -17,6 +17,8 @@ gives one clear error that names the version of PyTorch, and not a wrong record.
     tensors, modes     storages and watched tensors; dispatch modes, function modes, proxies
     frames             frames of PyTorch's own code
     functions          what a Python function refers to
+    quick_fx           FX nodes and GraphModules made the quick way
+    quick_sizes        lifted sizes as numbers with a symbol's interface
     framework_hooks    hooks of FSDP, DDP and others, which must run once
     settings           modes and settings of a process
     symbolic           symbolic shapes, fake tensors, make_fx
@@ -45,6 +47,7 @@ try:
         TracerBase,
         ctx_of_backward,
         fallback_answer,
+        is_unpatched_tracer,
     )
     from cabw_viz.torch_adapter.checkpoints import (
         KeptResults,
@@ -75,6 +78,7 @@ try:
         argument_names,
         is_arithmetic,
         is_aten_call,
+        is_empty,
         is_literal,
         is_operator,
         is_size_arithmetic,
@@ -190,6 +194,7 @@ try:
         share_proxy,
         unseen_operators,
         without_any_torch_function,
+        without_modes,
         without_proxies,
         without_torch_function,
     )
@@ -211,6 +216,17 @@ try:
         pre_hooks,
         sequence_number,
         sequence_number_of,
+    )
+    from cabw_viz.torch_adapter.quick_fx import (
+        QuickFxTracer,
+        current_stack_trace,
+        lazy_graph_module,
+        set_stack_trace,
+        use_quick_parts,
+    )
+    from cabw_viz.torch_adapter.quick_sizes import (
+        is_quick_size,
+        quick_value,
     )
     from cabw_viz.torch_adapter.saved import (
         DETECTS_PACKED,
@@ -257,6 +273,7 @@ try:
         is_batched,
         is_fake,
         is_freed,
+        is_plain_input,
         is_wrapper_subclass,
         memory_of,
         plain_parts,
@@ -268,9 +285,11 @@ try:
         storage_identity,
         storages_of,
         tree_leaves,
+        tree_map,
         tree_map_only,
         version,
         wrapper_tensor,
+        wrapper_without_memory,
     )
 except (AttributeError, ImportError) as error:
     raise CabwError(

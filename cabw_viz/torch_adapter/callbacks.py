@@ -14,6 +14,14 @@ from torch._dynamo import compiled_autograd
 
 TracerBase = compiled_autograd.AutogradCompilerInstance
 
+_AS_IMPORTED = {name: value for name, value in vars(TracerBase).items() if callable(value)}
+
+
+def is_unpatched_tracer() -> bool:
+    """Whether the tracer class is as PyTorch made it, or as it was when this package was imported."""
+    return all(vars(TracerBase).get(name) is value for name, value in _AS_IMPORTED.items())
+
+
 Answer = Callable[[Any, Mapping[str, Any]], Any]
 """Makes a fallback answer of the tracer and the callback's arguments by name."""
 

@@ -128,6 +128,8 @@ def count_of_captures() -> int:
 def close_unfinished(tracer: Any) -> None:
     """Leave what `begin_capture` entered, where `end_capture` will not: modes, compile context, event log."""
     tracer.stack.close()
+    if not hasattr(tracer, "compile_context"):
+        return  # it has refused before it began
     dynamo_utils.get_chromium_event_logger().log_event_end(
         "compiled_autograd", time.time_ns(), {"graph_id": tracer.id}, tracer.start_time_ns, log_pt2_compile_event=True
     )

@@ -70,6 +70,12 @@ CONCRETE_QUERIES = {
 }
 """The queries that take no symbolic answer, each with the name in the error that C++ raises for one."""
 
+
+def is_empty(operator: Any) -> bool:
+    """Whether an operator is `torch.empty` with sizes."""
+    return operator is aten.empty.memory_format
+
+
 _DATA_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 

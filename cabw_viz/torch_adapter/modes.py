@@ -101,6 +101,9 @@ def below_modes_and_functions() -> Iterator[None]:
         yield
 
 
+without_modes = _disable_current_modes
+"""Context in which no dispatch mode of this thread gets an op; tensors of subclasses still do."""
+
 without_proxies = proxy_tensor.disable_proxy_modes_tracing
 """Context in which the tracer records no ops, nor comparisons of symbolic sizes."""
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from cabw_viz.torch_adapter.modes import below_modes
 
 FakeTensor = fake_tensor.FakeTensor
-tree_leaves, tree_map_only = _pytree.tree_leaves, _pytree.tree_map_only
+tree_leaves, tree_map, tree_map_only = _pytree.tree_leaves, _pytree.tree_map, _pytree.tree_map_only
 
 
 def is_fake(tensor: Any) -> bool:
@@ -146,6 +146,43 @@ def alias_asking_python(cls: type[FakeTensor], inner: FakeTensor) -> Any:
             dispatch_layout=True,
             device_for_backend_keys=inner.fake_device,
         )
+
+
+def wrapper_without_memory(cls: type[FakeTensor], dtype: torch.dtype, device: torch.device, requires_grad: bool) -> Any:
+    """A tensor of a subclass that asks Python for all other metadata, from C++ too."""
+    return torch.Tensor._make_wrapper_subclass(
+        cls,
+        _DUMMY_SIZE,
+        dtype=dtype,
+        device=device,
+        requires_grad=requires_grad,
+        dispatch_sizes_strides_policy="sizes",
+        dispatch_device=True,
+        dispatch_layout=True,
+    )
+
+
+_DUMMY_SIZE = torch.Size((0, 123456789))
+
+
+def is_plain_input(tensor: Any) -> bool:
+    """Whether a tensor is strided and without marks, as its base is: one that becomes a FakeTensor without fail."""
+    return _is_plain(tensor) and (not tensor._is_view() or (_is_plain(tensor._base) and _same_elements(tensor)))
+
+
+def _same_elements(view: torch.Tensor) -> bool:
+    return view._base is not None and view._base.dtype == view.dtype
+
+
+def _is_plain(tensor: Any) -> bool:
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not (tensor.is_nested or tensor.is_quantized or tensor.is_inference())
+        and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+        and not (torch._C._functorch.is_functorch_wrapped_tensor(tensor) or is_batched(tensor))
+    )
 
 
 def storages_of(tensor: Any) -> tuple[tuple[int, int], ...]:

@@ -127,6 +127,11 @@ class BackwardTrace:
             self._parameters = None
             warn(f"it is not known what this backward gives no gradient ({type(error).__name__}: {error})")
 
+    def begin_again(self) -> None:
+        """Forget what a first trace has noted, before a second one of the same call."""
+        self.notes = TraceNotes(at_begin=self.notes.at_begin)
+        self.state.graph = None
+
     def keep_graph_module(self, graph: torch.fx.GraphModule) -> None:
         """Keep the traced graph; a copy where the user's compiler gets it and may rewrite it."""
         if self.compiler is None:

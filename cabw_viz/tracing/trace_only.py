@@ -11,6 +11,7 @@ run_in_eager            after it was released
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,38 +24,65 @@ from cabw_viz.tracing.capture_block import CaptureBlock
 from cabw_viz.tracing.forward_notes import note_forward
 from cabw_viz.tracing.gathered_parameters import gathered_parameters
 from cabw_viz.tracing.outcome import NewCapture, RanForeignGraph, TraceFailed, TraceOutcome
+from cabw_viz.tracing.quick_tracer import QuickTraceRefused, is_quick_trace_possible, quick_tracer
 from cabw_viz.tracing.reference_gradients import keep_returned, watched_run
 from cabw_viz.tracing.tracer import TraceStopped, guarding
 
 
 def trace_only(block: CaptureBlock, trace: BackwardTrace) -> TraceOutcome:
-    """Trace a call without running it.
+    """Trace a call without running it: the quick way, and where that is refused with PyTorch's own tracer.
 
     Raises:
         BaseException: what is no Exception and came up during the trace (Ctrl-C). The user's call is then not made.
     """
     block.cache.use_with("eager")
-    tracer = guarding(block.tracer_class(torch_adapter.TracerBase), trace.notes)
+    attempt = None
+    if is_quick_trace_possible():
+        attempt = _attempt(block, trace, quick_tracer(notes_reads=block.options.tripwire))
+    if attempt is None or attempt.can_be_repeated:
+        reasons = attempt.reasons if attempt is not None else ()
+        trace.begin_again()
+        attempt = _attempt(block, trace, block.tracer_class(torch_adapter.TracerBase))
+        attempt.reasons = attempt.reasons or reasons
+    outcome = block.add_outcome(trace, attempt.error, attempt.reasons)
+    if attempt.error is not None and not isinstance(attempt.error, Exception):
+        raise attempt.error.with_traceback(None)
+    return attempt.ran or outcome
+
+
+@dataclass
+class _Attempt:
+    """How one trace of a call ended."""
+
     reasons: Sequence[str] = ()
-    error: BaseException | None
+    """Why compiled autograd found nothing in its cache."""
+    error: BaseException | None = None
     ran: RanForeignGraph | None = None
+    can_be_repeated: bool = False
+    """Whether an error ended it with every node as it was."""
+
+
+def _attempt(block: CaptureBlock, trace: BackwardTrace, tracer_class: type[Any]) -> _Attempt:
+    attempt = _Attempt()
+    tracer = guarding(tracer_class, trace.notes)
     try:
         with (
             block.current(trace),
             torch_adapter.trace_isolation(),
             torch_adapter.tracing(tracer, partial(_compile, block), dynamic=True) as reasons,
         ):
-            ran = RanForeignGraph(trace.engine_call.run(keep_graph=True))
+            attempt.reasons = reasons
+            attempt.ran = RanForeignGraph(trace.engine_call.run(keep_graph=True))
         # Only if the cache held an entry that is not ours and that we could not know of.
-        error = RuntimeError("the call hit a graph captured outside of this block and ran through it")
+        attempt.error = RuntimeError("the call hit a graph captured outside of this block and ran through it")
     except TraceStopped:
-        error = trace.notes.error
-    except BaseException as raised:  # noqa: BLE001  # kept as the reason; what is no Exception is raised below
-        error = trace.notes.error or raised
-    outcome = block.add_outcome(trace, error, reasons)
-    if error is not None and not isinstance(error, Exception):
-        raise error.with_traceback(None)
-    return ran or outcome
+        attempt.error = trace.notes.error
+        attempt.can_be_repeated = isinstance(attempt.error, Exception)
+    except QuickTraceRefused as refused:
+        attempt.error, attempt.can_be_repeated = refused, True
+    except BaseException as raised:  # noqa: BLE001  # kept as the reason; what is no Exception is raised later
+        attempt.error = raised if isinstance(trace.notes.error, QuickTraceRefused) else trace.notes.error or raised
+    return attempt
 
 
 def _compile(block: CaptureBlock, graph: torch.fx.GraphModule) -> CacheEntry:

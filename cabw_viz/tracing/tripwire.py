@@ -96,7 +96,7 @@ class Tripwire:
 
     def dispatch(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Answer a query, or run an op."""
-        if WatchedFake not in types and torch_adapter.is_operator(func):
+        if not any(issubclass(each, WatchedFake) for each in types) and torch_adapter.is_operator(func):
             return func(*args, **kwargs)  # the tracer's own op on unwatched fake tensors
         if func not in torch_adapter.QUERIES or torch_adapter.is_called_by_name(func, sys._getframe(2)):  # noqa: SLF001
             return self._run(func, args, kwargs)
@@ -105,8 +105,9 @@ class Tripwire:
     def _answer(self, query: Any, args: Sequence[Any]) -> Any:
         attribute, answer = torch_adapter.QUERIES[query]
         self.note(attribute, args[0])
+        inner = args[0].inner_fake
         with torch_adapter.below_modes():
-            value = answer(args[0].inner_fake, *args[1:])
+            value = answer(inner, *args[1:])
         if query in torch_adapter.CONCRETE_QUERIES and torch_adapter.is_symbolic(value):
             name = torch_adapter.CONCRETE_QUERIES[query]
             raise RuntimeError(f"Cannot call {name}() on tensor with symbolic sizes/strides")  # as C++ says it
