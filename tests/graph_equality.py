@@ -100,7 +100,9 @@ def compared_traces() -> Iterator[Traces]:
         if result.can_be_repeated:
             traces.refusals.append(str(result.error))
         elif result.error is None and trace.state.graph is not None:
-            traces.differences.append(first_difference(_rows_by_pytorch(block, trace), rows_of(trace.state.graph.graph)))
+            traces.differences.append(
+                first_difference(_rows_by_pytorch(block, trace), rows_of(trace.state.graph.graph))
+            )
         return result
 
     with pytest.MonkeyPatch.context() as patch:

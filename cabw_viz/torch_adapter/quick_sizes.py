@@ -73,11 +73,8 @@ class QuickSize:
         """Itself: it never changes."""
         return self
 
-    def str(self) -> str:
-        """For error messages."""
-        return str(self.value)
-
-    _graph_repr = str
+    def _graph_repr(self) -> str:
+        return f"{self.value}"
 
 
 def _computed(function: Callable[..., Any]) -> Callable[..., QuickSize]:
@@ -103,6 +100,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "ceil": math.ceil,
     "floor": math.floor,
 }
+setattr(QuickSize, "str", QuickSize._graph_repr)  # noqa: B010  # as a method of that name it would hide the builtin
 for _name, _function in _ARITHMETIC.items():
     setattr(QuickSize, _name, _computed(_function))
 

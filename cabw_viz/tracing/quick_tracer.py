@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class LazyFake(WatchedFake):
     @property
     def grad(self) -> Any:
         """The gradient that the trace has set, or that C++ has."""
-        return self.__dict__.get("traced_grad", torch.Tensor.grad.__get__(self))  # type: ignore[attr-defined]  # a getset
+        return self.__dict__["traced_grad"] if "traced_grad" in self.__dict__ else super().grad
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -115,6 +116,8 @@ class QuickTracer(torch_adapter.TracerBase):
         """The graph nodes of tensors by identity."""
         self.alive: list[torch.Tensor] = []
         """The tensors in `nodes`."""
+        self.lifted: list[tuple[torch.Tensor, Any]] = []
+        """The user's tensors that the graph takes as inputs, and the sources of their symbols."""
         self.tripwire = QuickTripwire(self)
         self.stack_trace_around = ("", "")
         torch_adapter.use_quick_parts(self, self.node_of)
@@ -123,6 +126,10 @@ class QuickTracer(torch_adapter.TracerBase):
         """Keep the trace from becoming a capture. It goes on: an exception would leave the user's node damaged."""
         if self.notes.error is None:
             self.notes.error = QuickTraceRefused(reason)
+
+    def forget(self) -> None:
+        """Drop the traced tensors: the trace is over, and C++ keeps some of the fake ones alive."""
+        self.alive, self.nodes, self.lifted = [], {}, []
 
     # -- what the callbacks are made of ------------------------------------------------------------------------
 
@@ -139,13 +146,14 @@ class QuickTracer(torch_adapter.TracerBase):
 
     def wrap_fake(self, x: torch.Tensor, source: Any) -> Any:
         """A lifted tensor; PyTorch's FakeTensor stands behind it."""
-
-        def make() -> FakeTensor:
-            with torch_adapter.without_modes():
-                fake: FakeTensor = super(QuickTracer, self).wrap_fake(x, source)
-            return fake
-
+        self.lifted.append((x, source))
+        make = partial(self._fake_of, len(self.lifted) - 1)
         return self._lazy(make, x.dtype, x.device, requires_grad=x.requires_grad)
+
+    def _fake_of(self, index: int) -> FakeTensor:
+        with torch_adapter.without_modes():
+            fake: FakeTensor = super().wrap_fake(*self.lifted[index])
+        return fake
 
     def allocate_dummy(self) -> Any:
         """A dummy; PyTorch's stands behind it."""
@@ -233,7 +241,7 @@ class QuickTracer(torch_adapter.TracerBase):
             before, separator, after = text.rpartition(code)
             if separator:  # the backward of a compiled region has a number behind its name
                 self.stack_trace_around = (before, after)
-        self.fx_tracer.stack_trace = text
+        self.fx_tracer.stack_trace = text  # type: ignore[attr-defined]  # the tracer is a QuickFxTracer
 
     # -- callbacks that would walk through their arguments several times -------------------------------------
 
@@ -241,7 +249,7 @@ class QuickTracer(torch_adapter.TracerBase):
         """A call and its results."""
         call = self.fx_tracer.create_proxy("call_function", fn, args, {})
         result = [self.allocate_dummy() for _ in output_metadata]
-        self.bind_objects_to_proxies(result, [call[index] for index in range(len(result))])
+        self.bind_objects_to_proxies(result, call)
         return result
 
     def accumulate_grad(self, *args: Any) -> Any:

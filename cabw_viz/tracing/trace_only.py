@@ -24,7 +24,7 @@ from cabw_viz.tracing.capture_block import CaptureBlock
 from cabw_viz.tracing.forward_notes import note_forward
 from cabw_viz.tracing.gathered_parameters import gathered_parameters
 from cabw_viz.tracing.outcome import NewCapture, RanForeignGraph, TraceFailed, TraceOutcome
-from cabw_viz.tracing.quick_tracer import QuickTraceRefused, is_quick_trace_possible, quick_tracer
+from cabw_viz.tracing.quick_tracer import QuickTracer, QuickTraceRefused, is_quick_trace_possible, quick_tracer
 from cabw_viz.tracing.reference_gradients import keep_returned, watched_run
 from cabw_viz.tracing.tracer import TraceStopped, guarding
 
@@ -40,10 +40,10 @@ def trace_only(block: CaptureBlock, trace: BackwardTrace) -> TraceOutcome:
     if is_quick_trace_possible():
         attempt = _attempt(block, trace, quick_tracer(notes_reads=block.options.tripwire))
     if attempt is None or attempt.can_be_repeated:
-        reasons = attempt.reasons if attempt is not None else ()
-        trace.begin_again()
+        if attempt is not None:
+            trace.begin_again()
+            block.cache.clear()  # of an entry without a function, on which C++ asserts
         attempt = _attempt(block, trace, block.tracer_class(torch_adapter.TracerBase))
-        attempt.reasons = attempt.reasons or reasons
     outcome = block.add_outcome(trace, attempt.error, attempt.reasons)
     if attempt.error is not None and not isinstance(attempt.error, Exception):
         raise attempt.error.with_traceback(None)
@@ -82,6 +82,9 @@ def _attempt(block: CaptureBlock, trace: BackwardTrace, tracer_class: type[Any])
         attempt.error, attempt.can_be_repeated = refused, True
     except BaseException as raised:  # noqa: BLE001  # kept as the reason; what is no Exception is raised later
         attempt.error = raised if isinstance(trace.notes.error, QuickTraceRefused) else trace.notes.error or raised
+    finally:
+        if isinstance(trace.notes.tracer, QuickTracer):
+            trace.notes.tracer.forget()
     return attempt
 
 
