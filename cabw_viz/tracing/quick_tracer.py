@@ -47,7 +47,8 @@ def is_quick_trace_possible() -> bool:
 class LazyFake(WatchedFake):
     """A watched fake tensor whose wrapped one is made when somebody asks for it."""
 
-    make: Callable[[], FakeTensor]
+    make: Callable[[], FakeTensor] | None
+    """None once the trace is over."""
     looks: tuple[torch.dtype, torch.device]
 
     @property
@@ -55,6 +56,8 @@ class LazyFake(WatchedFake):
         """The FakeTensor that PyTorch's tracer would have handed out."""
         attributes = self.__dict__
         if "made" not in attributes:
+            if self.make is None:
+                raise RuntimeError("a tensor of a trace that is over")
             attributes["made"] = self.make()
         fake: FakeTensor = attributes["made"]
         return fake
@@ -84,12 +87,12 @@ class QuickTripwire(Tripwire):
         self.tracer = tracer
 
     def _node_of(self, fake: WatchedFake) -> torch.fx.Node | None:
-        node = self.tracer.nodes.get(id(fake))
+        node = self.tracer.nodes.get(id(fake)) if self.tracer is not None else None
         return node if node is not None else fake.origin
 
     def dispatch(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Answer a query, or run an op that PyTorch would not record either."""
-        if func in torch_adapter.QUERIES:
+        if func in torch_adapter.QUERIES or self.tracer is None:
             return super().dispatch(func, types, args, kwargs)
         has_sizes = any(map(torch_adapter.is_quick_size, torch_adapter.tree_leaves((args, kwargs))))
         is_recorded = torch_adapter.active_fx_tracer() is not None
@@ -116,6 +119,8 @@ class QuickTracer(torch_adapter.TracerBase):
         """The graph nodes of tensors by identity."""
         self.alive: list[torch.Tensor] = []
         """The tensors in `nodes`."""
+        self.lazy: list[LazyFake] = []
+        """All that have been made."""
         self.lifted: list[tuple[torch.Tensor, Any]] = []
         """The user's tensors that the graph takes as inputs, and the sources of their symbols."""
         self.tripwire = QuickTripwire(self)
@@ -129,7 +134,9 @@ class QuickTracer(torch_adapter.TracerBase):
 
     def forget(self) -> None:
         """Drop the traced tensors: the trace is over, and C++ keeps some of the fake ones alive."""
-        self.alive, self.nodes, self.lifted = [], {}, []
+        for fake in self.lazy:
+            fake.make = None
+        self.alive, self.nodes, self.lifted, self.lazy, self.tripwire.tracer = [], {}, [], [], None
 
     # -- what the callbacks are made of ------------------------------------------------------------------------
 
@@ -183,6 +190,7 @@ class QuickTracer(torch_adapter.TracerBase):
         self, make: Callable[[], Any], dtype: torch.dtype, device: torch.device, *, requires_grad: bool = False
     ) -> LazyFake:
         fake: LazyFake = torch_adapter.wrapper_without_memory(LazyFake, dtype, device, requires_grad)
+        self.lazy.append(fake)
         fake.make, fake.looks, fake.tripwire, fake.origin = make, (dtype, device), self.tripwire, None
         return fake
 
