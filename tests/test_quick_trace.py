@@ -28,7 +28,8 @@ BY_PYTORCH = {
     "kind_sparse_mm_both_sparse",
     "kind_wrapper_subclass_compiled",
 }
-"""Workloads whose quick trace is refused: inputs of other kinds, or a trace that fails with PyTorch's tracer too. Some are refused before any trace."""
+"""Workloads whose quick trace is refused: inputs of other kinds, or a trace that fails with PyTorch's tracer too. Some
+are refused before any trace."""
 
 WITHOUT_A_TRACE = {
     "cs_backward_in_second_thread",
