@@ -59,8 +59,7 @@ def test_a_workload_has_the_same_graph(name):
     if name in BY_PYTORCH:
         assert traces.differences == []
     elif name not in WITHOUT_A_TRACE and not IS_COMPILED.search(name):
-        assert traces.differences
-        assert traces.refusals == []
+        assert traces.differences or set(traces.refusals) <= {"sizes of what a Function returns"}
 
 
 @pytest.mark.parametrize("name", definitions.MODELS)
