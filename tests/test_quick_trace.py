@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from dataclasses import replace
 
@@ -44,9 +43,6 @@ WITHOUT_A_TRACE = {
 }
 """Workloads of which no call is traced, or whose forward or trace raises whoever traces."""
 
-IS_COMPILED = re.compile("aot_|_aot|compiled")
-"""Workloads with compiled regions, in whose backwards PyTorch computes with dummies: a trace may be refused."""
-
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in corpus.SHORTENED else []) for name in corpus.NAMES]
@@ -58,8 +54,9 @@ def test_a_workload_has_the_same_graph(name):
     assert traces.wrong == []
     if name in BY_PYTORCH:
         assert traces.differences == []
-    elif name not in WITHOUT_A_TRACE and not IS_COMPILED.search(name):
-        assert traces.differences or set(traces.refusals) <= {"sizes of what a Function returns"}
+    elif name not in WITHOUT_A_TRACE:
+        assert traces.differences
+        assert traces.refusals == []
 
 
 @pytest.mark.parametrize("name", definitions.MODELS)

@@ -19,6 +19,7 @@ the trace ends as a failed one does, with every node put back, and PyTorch's tra
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -119,8 +120,8 @@ class QuickTracer(torch_adapter.TracerBase):
         """The graph nodes of tensors by identity."""
         self.alive: list[torch.Tensor] = []
         """The tensors in `nodes`."""
-        self.lazy: list[LazyFake] = []
-        """All that have been made."""
+        self.lazy: list[weakref.ref[LazyFake]] = []
+        """All that have been made. A further reference would have `torch.empty` return a detached copy."""
         self.lifted: list[tuple[torch.Tensor, Any]] = []
         """The user's tensors that the graph takes as inputs, and the sources of their symbols."""
         self.tripwire = QuickTripwire(self)
@@ -134,8 +135,9 @@ class QuickTracer(torch_adapter.TracerBase):
 
     def forget(self) -> None:
         """Drop the traced tensors: the trace is over, and C++ keeps some of the fake ones alive."""
-        for fake in self.lazy:
-            fake.make = None
+        for reference in self.lazy:
+            if (fake := reference()) is not None:
+                fake.make = None
         self.alive, self.nodes, self.lifted, self.lazy, self.tripwire.tracer = [], {}, [], [], None
 
     # -- what the callbacks are made of ------------------------------------------------------------------------
@@ -190,7 +192,7 @@ class QuickTracer(torch_adapter.TracerBase):
         self, make: Callable[[], Any], dtype: torch.dtype, device: torch.device, *, requires_grad: bool = False
     ) -> LazyFake:
         fake: LazyFake = torch_adapter.wrapper_without_memory(LazyFake, dtype, device, requires_grad)
-        self.lazy.append(fake)
+        self.lazy.append(weakref.ref(fake))
         fake.make, fake.looks, fake.tripwire, fake.origin = make, (dtype, device), self.tripwire, None
         return fake
 
