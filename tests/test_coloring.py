@@ -247,7 +247,7 @@ def test_steps_rise_with_the_figures_and_the_legend_has_them_all(values):
         for i, v in known
     )
     drawing = Drawing("autograd", "x", (), (*boxes, Box("s", "gradient_sum", "+")), ())
-    record = SimpleNamespace(leaves=())
+    record = SimpleNamespace(leaves=(), is_traced=True)
     found = colorize(drawing, record, "parity", Results(None, Divergence("a", "b", rows)))
     steps = {i: found.shades[box.shade].step for i, box in enumerate(found.boxes[:-1])}
     assert found.boxes[-1].shade is None

@@ -28,8 +28,8 @@ RUN_THE_GRAPH = {"replay", "parity", "divergence", "audit", "times", "lower"}
 """Public methods of a capture that run or lower its graph."""
 
 READ_THE_RECORD = {
-    "error", "graph", "has_state", "html", "inspect", "last_divergence", "last_parity", "memory", "nodes", "outline",
-    "record", "results", "to_html", "touches",
+    "error", "flow", "gradients", "graph", "has_state", "html", "inspect", "last_divergence", "last_parity", "memory",
+    "missing", "nodes", "nonfinite", "outline", "record", "results", "to_html", "touches",
 }  # fmt: skip
 
 

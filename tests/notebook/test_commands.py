@@ -152,7 +152,8 @@ def test_help_of_one_command(shell):
 WRONG = {
     "%cabw grph": (
         "%cabw has no command 'grph'",
-        "Expected: graph, touches, times, parity, divergence, memory, lower, list, close, help.",
+        "Expected: graph, touches, times, parity, divergence, nan, missing, memory, gradients, lower, list, ",
+        "lower, list, close, help.",
         "Try: %cabw graph.",
     ),
     "%cabw help nonsense": ("no command 'nonsense'", "Expected: %cabw, graph, touches, times, parity"),

@@ -42,6 +42,8 @@ class Findings:
     """Each step on the gradients of the run in question; empty where nothing differed by more than a tolerance."""
     reruns: Sequence[Mapping[str, NodeComparison]] = ()
     """Further runs of the whole graph, against the one that was observed."""
+    retyped: bool = False
+    """Whether the graph ran in another dtype: what is `bitwise` against the user's run is so once it is rounded."""
 
     @property
     def compared(self) -> int:
@@ -97,7 +99,7 @@ class Findings:
         Of two runs on the same gradients one is as the step runs alone, and the other is not. That a later run of the
         step alone agrees with the other one (a state that alternates) does not change this.
         """
-        if own is None or own.verdict != "bitwise" or not self._takes_the_same(step, self.observed):
+        if self.retyped or own is None or own.verdict != "bitwise" or not self._takes_the_same(step, self.observed):
             return None
         return _another_result(worst(self.observed, step.outputs), ANOTHER_RESULT)
 

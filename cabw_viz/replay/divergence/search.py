@@ -178,7 +178,8 @@ class _Search:
             self.replay, self.sites, self.comparer
         )
         observed, stopped = steps.observe()
-        findings = Findings(self.sites, observed)
+        mapping = steps.graph.mapping
+        findings = Findings(self.sites, observed, retyped=mapping is not None and mapping.retypes)
         if isinstance(stopped, StoppedError):
             observed.update(stopped.rejected())
         if stopped is not None:

@@ -348,10 +348,7 @@ export class Graph extends Drawable {
     const { columns: c, tables: t } = this;
     if (/^#\d+$/.test(word)) return (i) => c.id[i] === Number(word.slice(1));
     const found = (table) => Uint8Array.from(table ?? [], (text) => text.toLowerCase().includes(word));
-    const names = found(t.names);
-    const kinds = found(t.kinds);
-    const modules = found(this.moduleWords);
-    const parameters = found(t.parameters);
+    const [names, kinds, modules, parameters] = [t.names, t.kinds, this.moduleWords, t.parameters].map(found);
     const lines = found(t.lines.map(([place, , text]) => `${place} ${text}`));
     return (i) =>
       names[c.name[i]] ||
