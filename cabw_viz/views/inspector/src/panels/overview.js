@@ -68,7 +68,13 @@ export function overview(inspector) {
     ),
     data.failure ? failureFinding(inspector) : null,
     graph.nodes.size
-      ? [nonfiniteFindings(inspector), parityFinding(inspector), touchFindings(inspector), memoryFinding(inspector), timeFinding(inspector)]
+      ? [
+          nonfiniteFindings(inspector),
+          parityFinding(inspector),
+          touchFindings(inspector),
+          memoryFinding(inspector),
+          timeFinding(inspector),
+        ]
       : null,
     callFindings(inspector),
     graph.nodes.size
