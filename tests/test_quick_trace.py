@@ -238,6 +238,22 @@ def test_the_switch_takes_pytorchs_tracer(monkeypatch):
     assert names == ["TripwireTracer", "QuickTracer"]
 
 
+def test_where_a_private_name_of_fx_is_gone_pytorchs_tracer_takes_the_call(monkeypatch):
+    module = model()
+    expected = capture_of(module, lambda: module(data()).sum())
+
+    def gone(*_args):
+        raise AttributeError("'Graph' object has no attribute '_insert'")
+
+    monkeypatch.setattr("cabw_viz.torch_adapter.quick_fx._new_call", gone)
+    names = tracers_of(monkeypatch)
+    module.zero_grad()
+    capture = capture_of(module, lambda: module(data()).sum())
+    assert names == ["QuickTracer", "TripwireTracer"]
+    assert capture.record.graph_nodes == expected.record.graph_nodes
+    assert capture.parity().ok
+
+
 def test_a_patched_tracer_is_used_as_it_is(monkeypatch):
     tracer = compiled_autograd.AutogradCompilerInstance
     original = tracer.apply_functional

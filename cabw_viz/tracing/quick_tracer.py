@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -43,6 +44,15 @@ class QuickTraceRefused(Exception):  # noqa: N818  # a signal within the package
 def is_quick_trace_possible() -> bool:
     """Whether the tracer is PyTorch's own, unpatched, and the user has not switched the quick one off."""
     return os.environ.get(SWITCH, "1") != "0" and torch_adapter.is_unpatched_tracer()
+
+
+@contextmanager
+def _refused_on_error() -> Iterator[None]:
+    """A context for callbacks before the first node and after the last: an error there leaves no node damaged."""
+    try:
+        yield
+    except Exception as error:
+        raise QuickTraceRefused(f"{type(error).__name__}: {error}") from error
 
 
 class LazyFake(WatchedFake):
@@ -146,7 +156,8 @@ class QuickTracer(torch_adapter.TracerBase):
         """As PyTorch's tracer does, on quick parts; refused before anything is touched for tensors of other kinds."""
         if scalars or not all(map(torch_adapter.is_plain_input, inputs)):
             raise QuickTraceRefused("inputs of other kinds than plain tensors and sizes")
-        result = super().begin_capture(inputs, sizes, scalars, origins, *rest)
+        with _refused_on_error():
+            result = super().begin_capture(inputs, sizes, scalars, origins, *rest)
         self.stack.callback(self.tripwire.close)
         self.stack.enter_context(TripwireMode(self.tripwire))
         if self.notes_reads:
@@ -266,6 +277,16 @@ class QuickTracer(torch_adapter.TracerBase):
         """As PyTorch's tracer does; that setting a `.grad` compares metadata does not count as reads."""
         with self.tripwire.muted():
             return super().accumulate_grad(*args)
+
+    def remove_unused_sizes(self) -> Any:
+        """As PyTorch's tracer does."""
+        with _refused_on_error():
+            return super().remove_unused_sizes()
+
+    def end_capture(self, outputs: Any) -> Any:
+        """As PyTorch's tracer does."""
+        with _refused_on_error():
+            return super().end_capture(outputs)
 
     def create_graph_module(self, id: str) -> Any:  # noqa: A002  # PyTorch's name
         """The graph, whose code is generated when it is used."""
