@@ -21,6 +21,12 @@ from cabw_viz.tracing import extract
 from tests.captures import Twice, data, model
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _pytorch_is_checked_before_a_test_patches_it():
+    """The first block of a process compares PyTorch's callbacks with those that are known."""
+    torch_adapter.check()
+
+
 def gradients(net):
     return {name: p.grad.clone() for name, p in net.named_parameters()}
 

@@ -19,6 +19,12 @@ from cabw_viz.tracing.trace_failures import brief
 from tests.captures import data, leaf, model, session_of
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _pytorch_is_checked_before_a_test_patches_it():
+    """The first block of a process compares PyTorch's callbacks with those that are known."""
+    torch_adapter.check()
+
+
 @dataclass(frozen=True)
 class Situation:
     """A backward that PyTorch cannot trace, and what our message says of it."""

@@ -14,12 +14,17 @@ from torch._dynamo import compiled_autograd
 
 TracerBase = compiled_autograd.AutogradCompilerInstance
 
-_AS_IMPORTED = {name: value for name, value in vars(TracerBase).items() if callable(value)}
+_HOME = compiled_autograd.make_compile_context.__code__.co_filename
 
 
 def is_unpatched_tracer() -> bool:
-    """Whether the tracer class is as PyTorch made it, or as it was when this package was imported."""
-    return all(vars(TracerBase).get(name) is value for name, value in _AS_IMPORTED.items())
+    """Whether all of the tracer class is PyTorch's own code; a patch may be older than the import of this package."""
+    return all(map(_is_own, vars(TracerBase).values()))
+
+
+def _is_own(attribute: Any) -> bool:
+    function = attribute.__func__ if isinstance(attribute, staticmethod | classmethod) else attribute
+    return not callable(function) or getattr(getattr(function, "__code__", None), "co_filename", "") == _HOME
 
 
 Answer = Callable[[Any, Mapping[str, Any]], Any]
