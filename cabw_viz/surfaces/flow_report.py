@@ -46,7 +46,7 @@ class FlowReport:
     def picture(self) -> SvgPicture:
         """The report as a picture; shows itself in a notebook."""
         words = f"flow of gradients through {len(self.flow.points)} calls of modules"
-        return SvgPicture(flow_picture(self.flow), words)
+        return SvgPicture(flow_picture(self.flow), words, 'report.picture().save("gradients.svg")')
 
     def __repr__(self) -> str:
         factor = f"{self.flow.factor:g}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cabw_viz.analysis import parity
 from cabw_viz.errors import CabwError
 from cabw_viz.record.comparison import Comparison, GradientComparison
+from cabw_viz.surfaces.svg_picture import SvgPicture
 from cabw_viz.views import html, parity_table
 from cabw_viz.views.depth_frame import standalone
 from cabw_viz.views.error_picture import error_picture
@@ -53,9 +54,10 @@ class ParityReport:
         """The table as a notebook shows it, for pandas' own ways to render and export it."""
         return parity_table.parity_styler(self.comparison)
 
-    def picture(self) -> ErrorPicture:
+    def picture(self) -> SvgPicture:
         """The error of each gradient along the depth of the model; shows itself in a notebook."""
-        return ErrorPicture(self.comparison)
+        words = f"errors of {len(self.comparison.rows)} gradients"
+        return SvgPicture(error_picture(self.comparison), words, 'report.picture().save("errors.svg")')
 
     def save(self, path: str | Path) -> Path:
         """Write the report to a file: `.csv` has the frame, `.txt` the text, `.svg` the picture, `.html` all of it.
@@ -84,35 +86,3 @@ class ParityReport:
 
     def _repr_html_(self) -> str:
         return html.parity_html(self.comparison)
-
-
-class ErrorPicture:
-    """The error of each gradient along the depth of the model, as a picture."""
-
-    def __init__(self, comparison: Comparison) -> None:
-        self._comparison = comparison
-
-    @property
-    def svg(self) -> str:
-        """The picture as SVG; its text and lines take the colour of the page that it stands in."""
-        return error_picture(self._comparison)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the picture to an `.svg` file.
-
-        Raises:
-            CabwError: the name ends otherwise, or the file cannot be written.
-        """
-        example = 'report.picture().save("errors.svg")'
-        target = path_named(path, example)
-        if target.suffix.lower() != ".svg":
-            raise CabwError(
-                f"this picture cannot be saved as {target.suffix or target.name!r}", expected=".svg", try_=example
-            )
-        return write_file(target, standalone(self.svg), example)
-
-    def __repr__(self) -> str:
-        return f"<errors of {len(self._comparison.rows)} gradients>"
-
-    def _repr_html_(self) -> str:
-        return html.picture_html(self._comparison)

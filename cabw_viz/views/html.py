@@ -80,18 +80,18 @@ def parity_html(comparison: Comparison) -> str:
     """A comparison: its outcome, what was compared with what, a coloured row for each gradient, a picture of errors."""
     if not comparison.rows:
         return _fragment(_verdict(comparison), _comparison_facts(comparison))
-    table = f'<div class="cabw-scroll">{parity_styler(comparison).to_html()}</div>'
-    picture = _picture(comparison) if any(row.verdict != "bitwise" for row in comparison.rows) else ""
+    table = _scrolled(parity_styler(comparison).to_html())
+    picture = _scrolled(error_picture(comparison)) if any(row.verdict != "bitwise" for row in comparison.rows) else ""
     return _fragment(_verdict(comparison), _comparison_facts(comparison), table, picture)
 
 
-def picture_html(comparison: Comparison) -> str:
-    """The errors of a comparison along the depth of the model."""
-    return _fragment(_picture(comparison))
+def picture_html(svg: str) -> str:
+    """A picture, as wide as it is."""
+    return _fragment(_scrolled(svg))
 
 
-def _picture(comparison: Comparison) -> str:
-    return f'<div class="cabw-scroll">{error_picture(comparison)}</div>'
+def _scrolled(content: str) -> str:
+    return f'<div class="cabw-scroll">{content}</div>'
 
 
 def divergence_html(divergence: Divergence) -> str:
@@ -104,7 +104,7 @@ def divergence_html(divergence: Divergence) -> str:
     return _fragment(
         f"<p>{_span(css, f'{mark} {_text(first)}')}</p>",
         *(f"<p>{_text(text)}</p>" for text in more),
-        f'<div class="cabw-scroll">{table}</div>',
+        _scrolled(table),
         f'<p class="cabw-muted">… {left:,} more rows: <code>.frame</code></p>' if left and row_count else "",
         f'<p class="cabw-muted">{"<br>".join(map(_prose, views_of_divergence.facts(divergence)))}</p>',
     )
@@ -117,7 +117,7 @@ def nonfinite_html(search: NonFiniteSearch) -> str:
     table = nonfinite_styler(search).to_html() if search.origins else ""
     return _fragment(
         f"<p>{_span(css, f'{mark} {_text(first)}')}</p>",
-        f'<div class="cabw-scroll">{table}</div>',
+        _scrolled(table),
         *(f'<p class="cabw-muted">{_text(text)}</p>' for text in more),
     )
 
@@ -131,7 +131,7 @@ def missing_html(missing: MissingGradients) -> str:
     return _fragment(
         f"<p>{_span(css, f'{mark} {_text(missing_of.summary(missing))}'.strip())}</p>",
         *(f"<p>{_text(text)}</p>" for text in missing_of.sentences(missing)),
-        f'<div class="cabw-scroll">{table}</div>',
+        _scrolled(table),
         *(f'<p class="cabw-muted">{_prose(note)}</p>' for note in missing.notes),
     )
 
@@ -143,7 +143,7 @@ def matrix_html(matrix: StepMatrix) -> str:
     differences = "<br>".join(_text(line) for line in finding_lines(matrix))
     return _fragment(
         f"<p>{_span(css, f'{mark} {_prose(steps.summary(matrix))}')}</p>",
-        f'<div class="cabw-scroll">{table}</div>',
+        _scrolled(table),
         f"<p>{differences}</p>" if differences else "",
         f'<p class="cabw-muted">{"<br>".join(map(_prose, facts(matrix)))}</p>',
     )
@@ -278,7 +278,7 @@ def _event_table(events: Sequence[Event]) -> str:
         more = f'<tr><td colspan="{len(EVENT_HEADINGS)}">… {len(rows) - ROWS_SHOWN:,} more: session.events</td></tr>'
         body = [*body[: ROWS_SHOWN // 2], more, *body[-ROWS_SHOWN // 2 :]]
     table = f'<table class="cabw-events"><thead><tr>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table>'
-    return f'<div class="cabw-scroll">{table}</div>'
+    return _scrolled(table)
 
 
 def _column(name: str) -> str:
