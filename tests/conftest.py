@@ -101,6 +101,15 @@ def _leftovers() -> ModuleType | None:
     return leftovers
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_compiled() -> Iterator[None]:
+    """After the tests of a file, Dynamo has compiled nothing: after a compilation, captures note no forward lines."""
+    yield
+    leftovers = _leftovers()
+    if leftovers:
+        leftovers.forget_compiled()
+
+
 @pytest.fixture(autouse=True)
 def clean_autograd() -> Iterator[None]:
     """After each test, nothing is left switched on, and a plain backward is right."""

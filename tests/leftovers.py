@@ -32,6 +32,12 @@ def remaining() -> list[str]:
     return [text for text, is_so in _states() if is_so] + list(_gradient_is_wrong())
 
 
+def forget_compiled() -> None:
+    """Reset Dynamo, if it has compiled anything."""
+    if convert_frame.FRAME_COUNTER:
+        torch._dynamo.reset()
+
+
 def _states() -> Iterator[tuple[str, bool]]:
     yield "torch.autograd._engine_run_backward is not PyTorch's own", _is_replaced(torch.autograd._engine_run_backward)
     yield (
